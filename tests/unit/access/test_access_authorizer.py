@@ -37,7 +37,7 @@ INFER = RequestSummary(InferRequest, "m")
 SOURCE_KEYS = JwkSet("idp", jwks(jwk(rsa_key(), kid="1")))
 
 
-class Source:
+class FixedKeySource:
     def current_if_checked(self, now: float) -> JwkSet | None:
         return SOURCE_KEYS
 
@@ -49,7 +49,7 @@ class Source:
 
 
 class Access:
-    """An authorizer, and what it reported."""
+    """An authorizer, the reasons of its rejections, and the changes that it denied."""
 
     def __init__(
         self, *rules: AccessRule, limits: tuple[RateLimit, ...] = (), **changed: Any
@@ -59,7 +59,7 @@ class Access:
         access_rules = AccessRules(
             rules or (AccessRule(("key:a", "jwt:idp:alice", "cert:spiffe://a")),)
         )
-        issuer = Issuer("idp", ISSUER, (AUDIENCE,), ("RS256",), 0.0, "sub", Source())
+        issuer = Issuer("idp", ISSUER, (AUDIENCE,), ("RS256",), 0.0, "sub", FixedKeySource())
         fields: dict[str, Any] = {
             "keys": KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None),
             "tokens": JwtVerifier((issuer,), access_rules),
@@ -74,8 +74,8 @@ class Access:
             open_health=fields["open_health"],
             has_shared_memory=fields["has_shared_memory"],
             on_rejected=self.reasons.append,
-            on_change_denied=lambda what, context, error: self.denied.append(
-                (what, context.identity, error.kind)
+            on_change_denied=lambda operation, context, error: self.denied.append(
+                (operation, context.identity, error.kind)
             ),
         )
         self.authenticator = Authenticator(access_rules, fields["keys"], fields["tokens"])
@@ -93,7 +93,7 @@ class Access:
         self.summary = await self.authorizer.authorize(summary, self.context)
         return self.context.identity
 
-    async def refusal(
+    async def rejection_of(
         self, kind: Kind, summary: RequestSummary = INFER, **fields: Any
     ) -> GatewayError:
         """Return the error of a request that must be rejected with ``kind``."""
@@ -114,36 +114,36 @@ async def test_keys_tokens_and_certificates_identify_the_client() -> None:
 
 async def test_a_credential_takes_precedence_over_the_certificate() -> None:
     access = Access(AccessRule(("cert:spiffe://a", "anonymous", "key:a")))
-    both = {"headers": BEARER, "peer_identity": ("spiffe://a",)}
-    assert await access.enter(**both) == "key:a"
-    for wrong in ("Bearer wrong", "Basic x", f"Bearer {token(aud='other')}", ""):
-        fields = {"headers": {"authorization": wrong}, "peer_identity": ("spiffe://a",)}
-        await access.refusal(Kind.UNAUTHENTICATED, **fields)
+    credentials = {"headers": BEARER, "peer_identity": ("spiffe://a",)}
+    assert await access.enter(**credentials) == "key:a"
+    for header in ("Bearer wrong", "Basic x", f"Bearer {token(aud='other')}", ""):
+        fields = {"headers": {"authorization": header}, "peer_identity": ("spiffe://a",)}
+        await access.rejection_of(Kind.UNAUTHENTICATED, **fields)
     assert await access.enter() == "anonymous"
 
 
 async def test_identities_of_different_kinds_differ() -> None:
     access = Access(AccessRule(("key:spiffe://a", "jwt:idp:a")))
-    await access.refusal(Kind.FORBIDDEN, headers=BEARER)
-    await access.refusal(Kind.FORBIDDEN, peer_identity=("spiffe://a",))
+    await access.rejection_of(Kind.FORBIDDEN, headers=BEARER)
+    await access.rejection_of(Kind.FORBIDDEN, peer_identity=("spiffe://a",))
 
 
-async def test_only_the_first_name_of_a_certificate_counts() -> None:
+async def test_only_the_first_name_of_a_certificate_is_matched() -> None:
     access = Access(AccessRule(("cert:b.example",)))
-    await access.refusal(Kind.FORBIDDEN, peer_identity=("a.example", "b.example"))
+    await access.rejection_of(Kind.FORBIDDEN, peer_identity=("a.example", "b.example"))
 
 
 async def test_a_stream_is_opened_by_an_identity_or_anonymously() -> None:
     access, guests = Access(), Access(AccessRule(("anonymous",)))
-    for wrong in ({}, {"x-api-key": "wrong"}):
+    for headers in ({}, {"x-api-key": "wrong"}):
         with raises_kind(Kind.UNAUTHENTICATED):
-            await access.authorizer.authenticate(RequestContext("test", headers=wrong))
+            await access.authorizer.authenticate(RequestContext("test", headers=headers))
     assert access.reasons == [
         RejectionReason.NO_CREDENTIALS.value,
         RejectionReason.UNKNOWN_KEY.value,
     ]
-    for which, headers, identity in ((access, BEARER, "key:a"), (guests, {}, "anonymous")):
-        await which.authorizer.authenticate(call := RequestContext("test", headers=headers))
+    for harness, headers, identity in ((access, BEARER, "key:a"), (guests, {}, "anonymous")):
+        await harness.authorizer.authenticate(call := RequestContext("test", headers=headers))
         assert call.identity == identity
     access.authorizer.hand_over_to(guests.authorizer)
     await access.authorizer.authenticate(call := RequestContext("test"))
@@ -152,10 +152,10 @@ async def test_a_stream_is_opened_by_an_identity_or_anonymously() -> None:
 
 async def test_anonymous_clients_must_authenticate_even_for_forbidden_models() -> None:
     access = Access()
-    await access.refusal(Kind.UNAUTHENTICATED)
+    await access.rejection_of(Kind.UNAUTHENTICATED)
     guests = Access(AccessRule(("anonymous",), ("demo",)), AccessRule(("key:a",)))
     assert await guests.enter(RequestSummary(InferRequest, "demo")) == "anonymous"
-    await guests.refusal(Kind.UNAUTHENTICATED)  # not FORBIDDEN
+    await guests.rejection_of(Kind.UNAUTHENTICATED)  # not FORBIDDEN
     assert access.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
 
 
@@ -168,7 +168,7 @@ async def test_bearer_tokens_are_keys_without_issuers() -> None:
 
 
 async def test_a_token_in_the_key_header_is_rejected() -> None:
-    await Access().refusal(Kind.UNAUTHENTICATED, headers={"x-api-key": token()})
+    await Access().rejection_of(Kind.UNAUTHENTICATED, headers={"x-api-key": token()})
 
 
 @pytest.mark.parametrize("operation", messages.OPERATION_NAMES)
@@ -177,17 +177,17 @@ async def test_only_health_operations_are_open(operation: type) -> None:
     summary = RequestSummary(operation, "m")
     if operation in {ServerLiveRequest, messages.ServerReadyRequest}:
         assert await access.enter(summary) == ""
-        await Access(open_health=False).refusal(Kind.UNAUTHENTICATED, summary)
+        await Access(open_health=False).rejection_of(Kind.UNAUTHENTICATED, summary)
         allowed = Access(AccessRule(("*",), operations=frozenset({"health"})), open_health=False)
         assert await allowed.enter(summary, headers=BEARER) == "key:a"
     else:
-        await access.refusal(Kind.UNAUTHENTICATED, summary)
+        await access.rejection_of(Kind.UNAUTHENTICATED, summary)
 
 
 async def test_errors_name_the_forbidden_operation() -> None:
     access = Access(AccessRule(("key:a",), ("bert-*",)))
     gpt = RequestSummary(InferRequest, "gpt")
-    error = await access.refusal(Kind.FORBIDDEN, gpt, headers=BEARER)
+    error = await access.rejection_of(Kind.FORBIDDEN, gpt, headers=BEARER)
     assert error.public == "infer of model 'gpt' is not permitted for this client"
     assert access.context.identity == "key:a"  # for the log
     assert access.reasons == ["forbidden"]
@@ -203,32 +203,32 @@ async def test_errors_name_the_forbidden_operation() -> None:
 )
 async def test_rejected_changes_are_reported(summary: RequestSummary) -> None:
     access = Access()
-    await access.refusal(Kind.FORBIDDEN, summary, headers=BEARER)
-    await access.refusal(Kind.UNAUTHENTICATED, summary)
-    await access.refusal(Kind.UNAUTHENTICATED, headers={"authorization": "Bearer x"})
+    await access.rejection_of(Kind.FORBIDDEN, summary, headers=BEARER)
+    await access.rejection_of(Kind.UNAUTHENTICATED, summary)
+    await access.rejection_of(Kind.UNAUTHENTICATED, headers={"authorization": "Bearer x"})
     assert access.denied == [
         (summary.operation, "key:a", Kind.FORBIDDEN),
         (summary.operation, "", Kind.UNAUTHENTICATED),
     ]
 
 
-async def test_rates_apply_to_all_but_health() -> None:
+async def test_rates_apply_to_all_operations_except_health() -> None:
     limit = RateLimit(("*",), requests=Rate(2, 3600.0, 2))
     access = Access(AccessRule(("*",)), limits=(limit,), open_health=False)
     for _ in range(2):
         await access.enter(headers=BEARER)
-    error = await access.refusal(Kind.RATE_LIMITED, headers=BEARER)
+    error = await access.rejection_of(Kind.RATE_LIMITED, headers=BEARER)
     assert error.retry_after == pytest.approx(1800, abs=60)
     assert access.reasons == ["requests"]
     index = RequestSummary(messages.ModelIndexRequest)
     assert await access.enter(index, headers=BEARER) == "key:a"  # without a route
-    await access.refusal(Kind.FORBIDDEN, RequestSummary(ServerLiveRequest), headers=BEARER)
+    await access.rejection_of(Kind.FORBIDDEN, RequestSummary(ServerLiveRequest), headers=BEARER)
 
 
 async def test_bytes_are_counted_per_message() -> None:
     access = Access(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
     await access.enter(headers=BEARER, record=make_record(bytes_in=60))
-    await access.refusal(Kind.RATE_LIMITED, headers=BEARER, record=make_record(bytes_in=60))
+    await access.rejection_of(Kind.RATE_LIMITED, headers=BEARER, record=make_record(bytes_in=60))
     assert access.reasons == ["bytes"]
 
 
@@ -237,7 +237,7 @@ async def test_rejected_requests_are_not_counted() -> None:
         AccessRule(("key:a",), ("m",)), limits=(RateLimit(("*",), requests=Rate(1, 3600.0, 1)),)
     )
     for _ in range(3):
-        await access.refusal(Kind.FORBIDDEN, RequestSummary(InferRequest, "n"), headers=BEARER)
+        await access.rejection_of(Kind.FORBIDDEN, RequestSummary(InferRequest, "n"), headers=BEARER)
     assert await access.enter(headers=BEARER)
 
 
@@ -248,10 +248,10 @@ class RemoteStore:
         raise rate_store_unavailable()
 
 
-async def test_an_unavailable_store_set_to_closed_rejects_all() -> None:
+async def test_an_unavailable_store_that_fails_closed_rejects_requests() -> None:
     limit = RateLimit(("*",), requests=Rate(1, 1.0, 1))
     access = Access(rates=RateLimits((limit,), LocalBuckets(), RemoteStore()))
-    await access.refusal(Kind.OVERLOADED, headers=BEARER)
+    await access.rejection_of(Kind.OVERLOADED, headers=BEARER)
     assert access.reasons == ["store_away"]
 
 
@@ -274,7 +274,7 @@ async def test_the_cache_of_identities_is_bounded() -> None:
     assert len(access.authenticator._permits) <= 4096
 
 
-async def test_decisions_without_io_are_those_of_authorize() -> None:
+async def test_decide_gives_the_result_of_authorize_without_io() -> None:
     access = Access(AccessRule(("key:a", "jwt:idp:alice"), models=("m",)))
     decide = access.authorizer.decide
     context = RequestContext("test", headers=BEARER)
@@ -312,7 +312,7 @@ def test_a_decision_charges_local_rates_once() -> None:
         access.authorizer.decide(INFER, RequestContext("test", headers=BEARER))
 
 
-def test_a_successor_decides() -> None:
+def test_decide_uses_the_successor() -> None:
     first, second = Access(), Access(AccessRule(("key:b",)))
     first.authorizer.hand_over_to(second.authorizer)
     with pytest.raises(GatewayError):

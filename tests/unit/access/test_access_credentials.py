@@ -27,36 +27,36 @@ def test_no_credential_without_a_header() -> None:
 
 @given(TOKEN, st.sampled_from(["Bearer", "bearer", "BEARER", "bEaReR"]), BLANKS)
 def test_the_bearer_scheme_is_case_insensitive(token: str, scheme: str, blanks: str) -> None:
-    found = read_credential({"authorization": f"{scheme}{blanks}{token}"})
-    assert found is not None
-    assert found.secret == token
-    assert found.may_be_token
+    credential = read_credential({"authorization": f"{scheme}{blanks}{token}"})
+    assert credential is not None
+    assert credential.secret == token
+    assert credential.may_be_token
 
 
 @given(TOKEN)
 def test_the_key_header_accepts_only_keys(key: str) -> None:
-    found = read_credential({"x-api-key": key})
-    assert found is not None
-    assert found.secret == key
-    assert not found.may_be_token
+    credential = read_credential({"x-api-key": key})
+    assert credential is not None
+    assert credential.secret == key
+    assert not credential.may_be_token
 
 
 @given(st.text(max_size=100), st.sampled_from(["authorization", "x-api-key"]))
 def test_arbitrary_text_is_parsed_or_rejected_and_never_repeated(text: str, header: str) -> None:
-    found, refusal = None, None
+    credential, rejection = None, None
     try:
-        found = read_credential({header: text})
+        credential = read_credential({header: text})
     except AccessRejected as refused:
-        refusal = refused
-    if refusal is None:
-        assert found is not None
-        assert text.endswith(found.secret)
-        assert repr(found) == f"Credential(may_be_token={found.may_be_token})"
+        rejection = refused
+    if rejection is None:
+        assert credential is not None
+        assert text.endswith(credential.secret)
+        assert repr(credential) == f"Credential(may_be_token={credential.may_be_token})"
     else:
-        assert refusal.reason is RejectionReason.MALFORMED
-        assert isinstance(refusal.error, UnauthenticatedError)
+        assert rejection.reason is RejectionReason.MALFORMED
+        assert isinstance(rejection.error, UnauthenticatedError)
         if len(text) > 20:
-            assert text not in refusal.error.public + refusal.error.detail + repr(refusal)
+            assert text not in rejection.error.public + rejection.error.detail + repr(rejection)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_arbitrary_text_is_parsed_or_rejected_and_never_repeated(text: str, head
         {"authorization": "Bearer a", "x-api-key": "a"},
     ],
 )
-def test_anything_but_one_credential_is_rejected(headers: dict[str, str]) -> None:
+def test_malformed_or_multiple_credentials_are_rejected(headers: dict[str, str]) -> None:
     with pytest.raises(AccessRejected) as refused:
         read_credential(headers)
     assert refused.value.reason is RejectionReason.MALFORMED
@@ -88,6 +88,6 @@ def test_anything_but_one_credential_is_rejected(headers: dict[str, str]) -> Non
 
 def test_the_longest_accepted_credential() -> None:
     secret = "a" * MAX_CREDENTIAL_CHARS
-    found = read_credential({"authorization": f"Bearer {secret}"})
-    assert found is not None
-    assert found.secret == secret
+    credential = read_credential({"authorization": f"Bearer {secret}"})
+    assert credential is not None
+    assert credential.secret == secret

@@ -52,15 +52,15 @@ async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
     assert await file.current(CHECK_INTERVAL_SECONDS) == 2
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("x")])
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("x")])
 async def test_an_invalid_file_keeps_the_previous_content(
-    spoil: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    damage: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, on_failure = tmp_path / "f", Mock()
     path.write_text("7")
     file = watched(path, on_failure)
     assert await file.current(0.0) == 7
-    spoil(path)
+    damage(path)
     caplog.set_level(logging.ERROR, "infergate.access")
     for moment in range(1, 6):
         assert await file.current(moment * CHECK_INTERVAL_SECONDS) == 7
@@ -69,7 +69,7 @@ async def test_an_invalid_file_keeps_the_previous_content(
     assert "stays valid" in caplog.text
     path.write_text("8")
     assert await file.current(10.0) == 8
-    spoil(path)
+    damage(path)
     assert await file.current(20.0) == 8
     assert len(caplog.records) == 2
 

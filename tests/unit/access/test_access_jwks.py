@@ -63,7 +63,7 @@ def test_a_key_supports_only_algorithms_of_its_type() -> None:
         {},
     ],
 )
-def test_keys_without_a_supported_algorithm(
+def test_keys_without_a_supported_algorithm_are_not_used(
     key: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert usable(key) == set()
@@ -77,7 +77,7 @@ def test_the_log_names_the_issuer_and_the_id_of_an_unusable_key(
     assert "jwt 'idp': the key with kid '1' cannot be used: " in caplog.text
 
 
-def test_a_key_with_an_algorithm_supports_no_other() -> None:
+def test_a_key_with_an_algorithm_supports_only_that_one() -> None:
     assert usable({**RSA, "alg": "PS256"}) == {"PS256"}
 
 
@@ -111,7 +111,7 @@ def test_invalid_key_sets_are_rejected(document: bytes) -> None:
             )
         ),
         max_leaves=8,
-    ).map(lambda response: json.dumps(response).encode())
+    ).map(lambda document: json.dumps(document).encode())
 )
 def test_arbitrary_documents_are_parsed_or_rejected(document: bytes) -> None:
     try:
@@ -170,7 +170,7 @@ async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
     assert changed.find("2", "RS256") is not None
 
 
-async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:
+async def test_an_unknown_key_id_triggers_one_fetch_per_interval() -> None:
     server = Server(jwks(RSA))
     keys = source(server)
     await keys.current(0.0)
@@ -182,14 +182,14 @@ async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:
     assert server.requests == 2
 
 
-@pytest.mark.parametrize("trouble", [CONNECTION_REFUSED, b"<html>", b'{"keys": []}'])
+@pytest.mark.parametrize("unusable", [CONNECTION_REFUSED, b"<html>", b'{"keys": []}'])
 async def test_keys_are_kept_while_the_url_is_unavailable(
-    trouble: Any, caplog: pytest.LogCaptureFixture
+    unusable: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server(jwks(RSA))
     keys = source(server)
     first = await keys.current(0.0)
-    server.document = trouble
+    server.document = unusable
     caplog.set_level(logging.ERROR, "infergate.access")
     for moment in range(300, 3000, 10):
         assert await keys.current(float(moment)) is first
@@ -198,7 +198,7 @@ async def test_keys_are_kept_while_the_url_is_unavailable(
     assert "stay valid" in caplog.text
 
 
-async def test_keys_that_were_never_loaded_are_fetched_eagerly() -> None:
+async def test_keys_that_were_never_loaded_are_fetched_more_often() -> None:
     server = Server(CONNECTION_REFUSED)
     keys = source(server)
     assert await keys.current(0.0) is None
@@ -246,8 +246,8 @@ async def test_waiters_for_a_slow_url_get_its_response(document: Any) -> None:
     await server.entered.wait()
     await asyncio.sleep(0)
     server.gate.set()
-    found = await asyncio.wait_for(asyncio.gather(*waiting), 5)
-    assert [each is None for each in found] == [document is CONNECTION_REFUSED] * 10
+    key_sets = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert [each is None for each in key_sets] == [document is CONNECTION_REFUSED] * 10
     assert (server.requests, server.failed) == (1, document is CONNECTION_REFUSED)
 
 

@@ -28,9 +28,9 @@ def test_a_new_key_is_long_random_and_can_be_sent() -> None:
     assert len(keys) == 100
     for key in keys:
         assert len(key) >= len("infergate_") + 43  # 256 bits in base64
-        found = read_credential({"authorization": f"Bearer {key}"})
-        assert found is not None
-        assert found.secret == key
+        credential = read_credential({"authorization": f"Bearer {key}"})
+        assert credential is not None
+        assert credential.secret == key
 
 
 def test_a_key_is_found_by_its_hash_alone() -> None:

@@ -44,61 +44,61 @@ TEN = Rate(10, 1.0, 10)
 
 
 def test_a_burst_passes_and_then_the_rate_applies() -> None:
-    created = rates(RateLimit(("*",), requests=TEN))
-    assert [take(created, 0.0) for _ in range(10)] == [None] * 10
-    reason, wait = take(created, 0.0) or (None, 0.0)
+    limiter = rates(RateLimit(("*",), requests=TEN))
+    assert [take(limiter, 0.0) for _ in range(10)] == [None] * 10
+    reason, wait = take(limiter, 0.0) or (None, 0.0)
     assert reason is RejectionReason.REQUESTS
     assert wait == pytest.approx(0.1)
-    assert take(created, 0.09) is not None
-    assert take(created, 0.1) is None
-    assert take(created, 0.1) is not None
-    assert [take(created, 10.0) is None for _ in range(11)] == [True] * 10 + [False]
+    assert take(limiter, 0.09) is not None
+    assert take(limiter, 0.1) is None
+    assert take(limiter, 0.1) is not None
+    assert [take(limiter, 10.0) is None for _ in range(11)] == [True] * 10 + [False]
 
 
 def test_a_burst_may_be_larger_or_smaller_than_the_rate() -> None:
     for burst in (1, 3, 25):
-        created = rates(RateLimit(("*",), requests=Rate(10, 1.0, burst)))
-        passed = [take(created, 0.0) is None for _ in range(30)]
+        limiter = rates(RateLimit(("*",), requests=Rate(10, 1.0, burst)))
+        passed = [take(limiter, 0.0) is None for _ in range(30)]
         assert passed == [True] * burst + [False] * (30 - burst)
 
 
 def test_bytes_are_counted_and_an_oversized_request_passes_alone() -> None:
-    created = rates(RateLimit(("*",), bytes=Rate(100, 1.0, 100)))
-    assert take(created, 0.0, size=60) is None
-    assert take(created, 0.0, size=60) == (RejectionReason.BYTES, pytest.approx(0.2))
-    assert take(created, 0.0, size=40) is None
-    assert take(created, 0.5, size=1000) == (RejectionReason.BYTES, pytest.approx(0.5))
-    assert take(created, 1.0, size=1000) is None  # the bucket was empty
-    assert take(created, 10.0, size=1) is not None  # and its rate allows ten seconds' worth
-    assert take(created, 10.02, size=1) is None
+    limiter = rates(RateLimit(("*",), bytes=Rate(100, 1.0, 100)))
+    assert take(limiter, 0.0, size=60) is None
+    assert take(limiter, 0.0, size=60) == (RejectionReason.BYTES, pytest.approx(0.2))
+    assert take(limiter, 0.0, size=40) is None
+    assert take(limiter, 0.5, size=1000) == (RejectionReason.BYTES, pytest.approx(0.5))
+    assert take(limiter, 1.0, size=1000) is None  # the bucket was empty
+    assert take(limiter, 10.0, size=1) is not None  # and its rate allows ten seconds' worth
+    assert take(limiter, 10.02, size=1) is None
 
 
 def test_a_rejected_request_is_counted_by_no_bucket() -> None:
-    created = rates(RateLimit(("*",), requests=Rate(2, 1.0, 2), bytes=Rate(10, 1.0, 10)))
-    assert take(created, 0.0, size=10) is None
+    limiter = rates(RateLimit(("*",), requests=Rate(2, 1.0, 2), bytes=Rate(10, 1.0, 10)))
+    assert take(limiter, 0.0, size=10) is None
     for _ in range(5):
-        assert take(created, 0.0, size=1) == (RejectionReason.BYTES, pytest.approx(0.1))
-    assert take(created, 0.0, size=0) is None  # one request is left
-    assert take(created, 0.0, size=0) == (RejectionReason.REQUESTS, pytest.approx(0.5))
+        assert take(limiter, 0.0, size=1) == (RejectionReason.BYTES, pytest.approx(0.1))
+    assert take(limiter, 0.0, size=0) is None  # one request is left
+    assert take(limiter, 0.0, size=0) == (RejectionReason.REQUESTS, pytest.approx(0.5))
 
 
-def test_the_longer_wait_is_reported() -> None:
-    created = rates(
+def test_the_longest_wait_of_several_limits_is_reported() -> None:
+    limiter = rates(
         RateLimit(("*",), requests=Rate(1, 1.0, 1)), RateLimit(("*",), requests=Rate(1, 60.0, 1))
     )
-    assert take(created, 0.0) is None
-    assert take(created, 0.0) == (RejectionReason.REQUESTS, pytest.approx(60.0))
+    assert take(limiter, 0.0) is None
+    assert take(limiter, 0.0) == (RejectionReason.REQUESTS, pytest.approx(60.0))
 
 
 @pytest.mark.parametrize("each_identity", [True, False])
 @pytest.mark.parametrize("each_route", [True, False])
 def test_buckets_by_identity_and_route(each_identity: bool, each_route: bool) -> None:
     limit = RateLimit(("*",), ("*",), each_identity, each_route, requests=Rate(1, 1.0, 1))
-    created = rates(limit)
-    assert take(created, 0.0) is None
-    assert take(created, 0.0, model="n") is not None  # another model of the route
-    assert (take(created, 0.0, identity="key:b") is None) is each_identity
-    assert (take(created, 0.0, route="s") is None) is each_route
+    limiter = rates(limit)
+    assert take(limiter, 0.0) is None
+    assert take(limiter, 0.0, model="n") is not None  # another model of the route
+    assert (take(limiter, 0.0, identity="key:b") is None) is each_identity
+    assert (take(limiter, 0.0, route="s") is None) is each_route
 
 
 @pytest.mark.parametrize(
@@ -115,15 +115,15 @@ def test_buckets_by_identity_and_route(each_identity: bool, each_route: bool) ->
 def test_limits_apply_to_their_identities_and_models(
     identities: str, models: str, identity: str, model: str, is_limited: bool
 ) -> None:
-    created = rates(RateLimit((identities,), (models,), requests=Rate(1, 1.0, 1)))
-    assert take(created, 0.0, identity, model=model) is None
-    assert (take(created, 0.0, identity, model=model) is not None) is is_limited
+    limiter = rates(RateLimit((identities,), (models,), requests=Rate(1, 1.0, 1)))
+    assert take(limiter, 0.0, identity, model=model) is None
+    assert (take(limiter, 0.0, identity, model=model) is not None) is is_limited
 
 
 def test_client_names_cannot_select_another_bucket() -> None:
-    created = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
-    assert take(created, 0.0, "jwt:i:a|b", route="c") is None
-    assert take(created, 0.0, "jwt:i:a", route="b|c") is None
+    limiter = rates(RateLimit(("*",), requests=Rate(1, 1.0, 1)))
+    assert take(limiter, 0.0, "jwt:i:a|b", route="c") is None
+    assert take(limiter, 0.0, "jwt:i:a", route="b|c") is None
 
 
 @given(
@@ -174,8 +174,8 @@ def test_buckets_are_bounded_and_empty_ones_are_dropped_first(
 
 
 def test_the_cache_of_names_is_bounded() -> None:
-    created = rates(RateLimit(("*",), requests=TEN))
+    limiter = rates(RateLimit(("*",), requests=TEN))
     for model in (*map("m{}".format, range(10_000)), "x" * 10_000):
-        created._plan("key:a", model, "r")
-        assert len(created._plans) <= 4096
-    assert max(len(model) for _, model, _ in created._plans) <= 256
+        limiter._plan("key:a", model, "r")
+        assert len(limiter._plans) <= 4096
+    assert max(len(model) for _, model, _ in limiter._plans) <= 256

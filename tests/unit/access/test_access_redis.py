@@ -1,4 +1,4 @@
-"""Buckets in Redis: the script counts like buckets in memory. Failures have the set effect."""
+"""Rate buckets in Redis: they count like buckets in memory. ``unavailable`` decides on failure."""
 
 from __future__ import annotations
 
@@ -41,29 +41,32 @@ async def test_counts_equal_those_in_memory(client: Any) -> None:
     a, b = BucketCharge("a", 1000.0, 3000.0), BucketCharge("b", 500.0, 1000.0)
     larger = b._replace(cost=600.0)
     huge, tiny = BucketCharge("c", 9000.0, 1000.0), BucketCharge("c", 1.0, 1000.0)
-    for wants in ([a], [a, b], [larger, a], [a], [a, b], [huge], [tiny], [huge]):
-        ours, theirs = memory.fill(wants, 0.0), await store.charge(wants, 0.0)
-        expected = ours and (ours.charge_index, pytest.approx(ours.wait_seconds, abs=5))
-        assert theirs == expected
+    for charges in ([a], [a, b], [larger, a], [a], [a, b], [huge], [tiny], [huge]):
+        in_memory, in_redis = memory.fill(charges, 0.0), await store.charge(charges, 0.0)
+        expected = in_memory and (
+            in_memory.charge_index,
+            pytest.approx(in_memory.wait_seconds, abs=5),
+        )
+        assert in_redis == expected
 
 
-async def test_two_gateways_count_together_and_keys_end(client: Any) -> None:
-    one, two = closed_store(client), closed_store(client)
-    wants = [BucketCharge("a", 100.0, 200.0)]
-    assert await one.charge(wants, 0.0) is None
-    assert await two.charge(wants, 7.0) is None  # their clocks do not matter
-    full = await one.charge(wants, 0.0)
+async def test_two_gateways_share_a_bucket_and_its_key_expires(client: Any) -> None:
+    first, second = closed_store(client), closed_store(client)
+    charges = [BucketCharge("a", 100.0, 200.0)]
+    assert await first.charge(charges, 0.0) is None
+    assert await second.charge(charges, 7.0) is None  # the gateways' clocks may differ
+    full = await first.charge(charges, 0.0)
     assert full is not None
     assert full.wait_seconds == pytest.approx(100, abs=2)
     (key,) = await client.keys("*")
     assert 0 < await client.pttl(key) <= 200_001
 
 
-class Broken:
-    """A client whose script fails until it is restored."""
+class FailingClient:
+    """A client whose script raises ``error`` unless it is None."""
 
-    def __init__(self, trouble: Exception | None) -> None:
-        self.trouble = trouble
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
         self.requests = 0
 
     def register_script(self, script: str) -> Any:
@@ -71,51 +74,51 @@ class Broken:
 
     async def __call__(self, **_: Any) -> Any:
         self.requests += 1
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         return [0, b"0"]
 
 
-@pytest.mark.parametrize("trouble", [ConnectionRefusedError(), TimeoutError()])
+@pytest.mark.parametrize("error", [ConnectionRefusedError(), TimeoutError()])
 async def test_an_unavailable_redis_is_not_called_and_the_setting_applies(
-    trouble: Exception, caplog: pytest.LogCaptureFixture
+    error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.access")
     on_failure = Mock()
-    wants = [BucketCharge("a", 1.0, 1.0)]
-    for otherwise in (OPEN, LOCAL, CLOSED):
+    charges = [BucketCharge("a", 1.0, 1.0)]
+    for fallback in (OPEN, LOCAL, CLOSED):
         caplog.clear()
-        broken = Broken(trouble)
-        store = RedisRateStore(broken, 1.0, otherwise, on_failure, LocalBuckets())
+        client = FailingClient(error)
+        store = RedisRateStore(client, 1.0, fallback, on_failure, LocalBuckets())
         outcomes: list[object] = []
         for _ in range(3):
             try:
-                outcomes.append(await store.charge(wants, 0.0))
+                outcomes.append(await store.charge(charges, 0.0))
             except AccessRejected:
                 outcomes.append("closed")
-        assert broken.requests == 1
+        assert client.requests == 1
         assert (
             outcomes
             == {
                 OPEN: [None] * 3,
                 LOCAL: [None, *[(0, pytest.approx(1.0))] * 2],
                 CLOSED: ["closed"] * 3,
-            }[otherwise]
+            }[fallback]
         )
         assert len(caplog.records) == 1
-        broken.trouble = None
-        assert await store.charge(wants, RETRY_SECONDS) is None
-        assert broken.requests == 2
+        client.error = None
+        assert await store.charge(charges, RETRY_SECONDS) is None
+        assert client.requests == 2
         assert "again" in caplog.text
     assert on_failure.call_count == 3
 
 
 async def test_a_hanging_redis_times_out_quickly() -> None:
-    class Silent(Broken):
+    class HangingClient(FailingClient):
         async def __call__(self, **_: Any) -> Any:
             await asyncio.Event().wait()
 
-    store = RedisRateStore(Silent(None), 0.01, OPEN, Mock(), LocalBuckets())
+    store = RedisRateStore(HangingClient(None), 0.01, OPEN, Mock(), LocalBuckets())
     assert await asyncio.wait_for(store.charge([BucketCharge("a", 1.0, 1.0)], 0.0), 5) is None
 
 

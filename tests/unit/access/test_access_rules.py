@@ -55,7 +55,7 @@ def test_operations_without_a_rule_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("patterns", "fits", "does_not"),
+    ("patterns", "matching", "other"),
     [
         (("key:a",), "key:a", "key:ab"),
         (("key:*",), "key:a", "jwt:x:a"),
@@ -65,9 +65,11 @@ def test_operations_without_a_rule_are_rejected() -> None:
         (("[ab]",), "a", "A"),
     ],
 )
-def test_patterns_are_those_of_routes(patterns: tuple[str, ...], fits: str, does_not: str) -> None:
-    assert matcher(patterns)(fits)
-    assert not matcher(patterns)(does_not)
+def test_patterns_are_matched_as_in_routes(
+    patterns: tuple[str, ...], matching: str, other: str
+) -> None:
+    assert matcher(patterns)(matching)
+    assert not matcher(patterns)(other)
 
 
 def test_no_wildcard_of_a_models_pattern_matches_a_slash() -> None:
@@ -81,9 +83,9 @@ def test_no_wildcard_of_a_models_pattern_matches_a_slash() -> None:
 
 
 def test_the_star_matches_authenticated_clients_only() -> None:
-    for who in ("*", "/.*/", "a*", "anonymou?", "[a]nonymous"):
-        assert not allowed([AccessRule((who,))], ANONYMOUS, InferRequest)
-        assert AccessRules([AccessRule((who,))]).anonymous_permit() is None
+    for pattern in ("*", "/.*/", "a*", "anonymou?", "[a]nonymous"):
+        assert not allowed([AccessRule((pattern,))], ANONYMOUS, InferRequest)
+        assert AccessRules([AccessRule((pattern,))]).anonymous_permit() is None
     guests = AccessRules([AccessRule(("anonymous",), ("demo",))]).anonymous_permit()
     assert guests is not None
     assert guests.allows(InferRequest, "demo")
@@ -118,7 +120,7 @@ def test_an_empty_model_name_does_not_mean_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "wanted", "holds"),
+    ("claims", "required", "is_allowed"),
     [
         ({"groups": ["ml-eu", "x"]}, {"groups": ("ml-*",)}, True),
         ({"groups": ["x"]}, {"groups": ("ml-*",)}, False),
@@ -137,11 +139,11 @@ def test_an_empty_model_name_does_not_mean_the_server() -> None:
         ({"a": "1", "b": "3"}, {"a": ("1",), "b": ("2",)}, False),
     ],
 )
-def test_all_claims_must_match(
-    claims: dict[str, Any], wanted: dict[str, tuple[str, ...]], holds: bool
+def test_a_rule_requires_all_its_claims(
+    claims: dict[str, Any], required: dict[str, tuple[str, ...]], is_allowed: bool
 ) -> None:
-    rules = AccessRules([AccessRule(("*",), claims=wanted)])
-    assert rules.permit_for("jwt:x:a", claims).allows(InferRequest, "m") is holds
+    rules = AccessRules([AccessRule(("*",), claims=required)])
+    assert rules.permit_for("jwt:x:a", claims).allows(InferRequest, "m") is is_allowed
     assert not rules.permit_for("key:a").allows(InferRequest, "m")  # a key has no claims
 
 
@@ -176,13 +178,13 @@ _RULES = st.builds(
 def test_rule_order_is_irrelevant_and_rules_only_add_permissions(
     rules: list[AccessRule], identity: str, operation: type, model: str, order: random.Random
 ) -> None:
-    found = allowed(rules, identity, operation, model)
+    is_allowed = allowed(rules, identity, operation, model)
     shuffled = list(rules)
     order.shuffle(shuffled)
-    assert allowed(shuffled, identity, operation, model) is found
-    assert found is any(allowed([each], identity, operation, model) for each in rules)
+    assert allowed(shuffled, identity, operation, model) is is_allowed
+    assert is_allowed is any(allowed([each], identity, operation, model) for each in rules)
     permit = AccessRules(rules).permit_for(identity)
-    assert permit.allows(operation, model) is permit.allows(operation, model) is found
+    assert permit.allows(operation, model) is permit.allows(operation, model) is is_allowed
 
 
 def test_the_cache_of_models_is_bounded() -> None:
@@ -207,7 +209,7 @@ def test_cached_decisions_do_not_grow_with_the_number_of_rules() -> None:
     finally:
         tracemalloc.stop()
     assert len(rules._decisions) == 1000
-    assert held < 1000 * 2000, "bytes of decisions"
+    assert held < 1000 * 2000, "a decision takes less than 2 kB"
 
 
 def test_clients_with_other_rules_do_not_share_cached_decisions() -> None:
@@ -219,7 +221,7 @@ def test_clients_with_other_rules_do_not_share_cached_decisions() -> None:
             assert not rules.permit_for(identity).allows(InferRequest, model)
 
 
-def test_health_checks_and_changes_are_distinguished() -> None:
+def test_health_and_state_changing_operations() -> None:
     health = {each for each, name in RULE_OPERATIONS.items() if name == HEALTH}
     assert health == {ServerLiveRequest, ServerReadyRequest}
     assert sorted(STATE_CHANGING) == ["repository", "settings", "shared_memory"]
@@ -235,7 +237,7 @@ def test_the_first_share_that_matches_a_client_applies() -> None:
     anonymous = rules.anonymous_permit()
     assert anonymous is not None
     permits = [*map(rules.permit_for, ("key:a", "key:b", "jwt:idp:x")), anonymous]
-    found = [(permit.weight, permit.highest_priority) for permit in permits]
-    assert found == [(2.0, 3), (0.5, 1), (1.5, 7), (1.5, 7)]
+    weights = [(permit.weight, permit.highest_priority) for permit in permits]
+    assert weights == [(2.0, 3), (0.5, 1), (1.5, 7), (1.5, 7)]
     permit = AccessRules([]).permit_for("key:a")
     assert (permit.weight, permit.highest_priority) == (1.0, 1)

@@ -16,7 +16,7 @@ import infergate
 from infergate.access.rate_limits import BucketCharge, LocalBuckets
 from infergate.access.shared_rates import _ROW_COUNT, _SLOTS_PER_ROW, SharedBuckets
 
-WANTS = st.lists(
+CHARGES = st.lists(
     st.builds(BucketCharge, st.sampled_from("abc"), st.floats(0, 3), st.floats(1, 5)), max_size=3
 )
 FILLER = """
@@ -39,23 +39,23 @@ def file() -> Iterator[int]:
     os.close(fd)
 
 
-@given(st.lists(st.tuples(st.floats(0, 2), WANTS), max_size=40))
+@given(st.lists(st.tuples(st.floats(0, 2), CHARGES), max_size=40))
 def test_counts_equal_those_in_memory(steps: list[tuple[float, list[BucketCharge]]]) -> None:
     fd = SharedBuckets.create_file()
     shared, memory, now = SharedBuckets(fd, b""), LocalBuckets(), 1000.0
-    for step, wants in steps:
+    for step, charges in steps:
         now += step
-        assert shared.fill(wants, now) == memory.fill(wants, now)
+        assert shared.fill(charges, now) == memory.fill(charges, now)
     os.close(fd)
 
 
 def test_processes_share_counts_per_rate(file: int) -> None:
-    one, two, other = (SharedBuckets(file, rates) for rates in (b"1", b"1", b"2"))
-    want = [BucketCharge("a", 1.0, 2.0)]
-    assert one.fill(want, 10.0) is None
-    assert two.fill(want, 10.0) is None
-    assert one.fill(want, 10.0) == two.fill(want, 10.0) == (0, 1.0)
-    assert other.fill(want, 10.0) is None
+    first, second, other = (SharedBuckets(file, rates) for rates in (b"1", b"1", b"2"))
+    charges = [BucketCharge("a", 1.0, 2.0)]
+    assert first.fill(charges, 10.0) is None
+    assert second.fill(charges, 10.0) is None
+    assert first.fill(charges, 10.0) == second.fill(charges, 10.0) == (0, 1.0)
+    assert other.fill(charges, 10.0) is None
 
 
 def test_concurrent_counts_of_several_processes_are_exact(file: int) -> None:
@@ -92,7 +92,7 @@ def test_a_full_table_evicts_the_bucket_that_empties_soonest(
     assert not fill(1, 20.0)
     assert fill(100, 19.0)
     assert not fill(100, 19.0)
-    forgotten = [
+    evicted = [
         name for name in range(1, _SLOTS_PER_ROW + 1) if fill(name, 0.0) and fill(name, 20.0)
     ]
-    assert forgotten[0] == 1
+    assert evicted[0] == 1

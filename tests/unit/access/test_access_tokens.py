@@ -1,4 +1,4 @@
-"""Accepted tokens, and rejected attacks."""
+"""The verification of JSON Web Tokens, and the cache of verified tokens."""
 
 from __future__ import annotations
 
@@ -134,13 +134,13 @@ def with_public_key_as_secret() -> str:
     return f"{signed}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
 
 
-def tampered() -> str:
+def token_with_another_body() -> str:
     head, _, signature = token().split(".")
     body = base64.urlsafe_b64encode(json.dumps(claims(sub="admin")).encode()).rstrip(b"=").decode()
     return f"{head}.{body}.{signature}"
 
 
-def critical() -> str:
+def token_with_a_critical_header() -> str:
     headers = {"kid": "1", "crit": ["exp"], "exp": 1}
     return jwt.encode(claims(), rsa_key(), "RS256", headers)
 
@@ -159,9 +159,9 @@ ATTACKS = {
     ),
     "an algorithm that is not allowed": lambda: token(algorithm="PS256"),
     "a key of another kind": lambda: token(ec_key(), "ES256", kid="1"),
-    "an unknown key": lambda: token(kid="9"),
-    "a tampered body": tampered,
-    "a critical header": critical,
+    "an unknown key id": lambda: token(kid="9"),
+    "a changed body": token_with_another_body,
+    "a critical header": token_with_a_critical_header,
     "another issuer": lambda: token(iss="https://evil.example"),
     "no issuer": lambda: token(iss=None),
     "no audience": lambda: token(aud=None),
@@ -170,20 +170,20 @@ ATTACKS = {
     "an expiry time out of range": lambda: token(exp=10**400),
     "an expiry time of NaN": lambda: token(exp=float("nan")),
     "an infinite start time": lambda: token(nbf=float("inf")),
-    "a kid that is a list": lambda: unsigned({"alg": "RS256", "kid": ["1"]}, claims()),
-    "not valid yet": lambda: token(nbf=int(time.time()) + 60),
-    "issued in the future": lambda: token(iat=int(time.time()) + 60),
+    "a key id that is a list": lambda: unsigned({"alg": "RS256", "kid": ["1"]}, claims()),
+    "a start time in the future": lambda: token(nbf=int(time.time()) + 60),
+    "an issue time in the future": lambda: token(iat=int(time.time()) + 60),
     "no subject": lambda: token(sub=None),
     "an empty subject": lambda: token(sub=""),
     "a subject with a line break": lambda: token(sub="a\nb"),
     "a long subject": lambda: token(sub="a" * 257),
-    "garbage": lambda: "a.b.c",
-    "empty": lambda: "..",
+    "three parts that are not base64 of JSON": lambda: "a.b.c",
+    "three empty parts": lambda: "..",
 }
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_an_attack_is_refused(attack: str) -> None:
+async def test_an_invalid_token_is_rejected(attack: str) -> None:
     assert (await expect_rejection(ATTACKS[attack]())).kind is Kind.UNAUTHENTICATED
 
 
@@ -221,7 +221,7 @@ async def test_an_unknown_key_id_triggers_one_fetch() -> None:
     assert source.refresh_count == 1
 
 
-async def test_tokens_are_not_reported_invalid_without_keys() -> None:
+async def test_without_keys_the_error_does_not_call_a_token_invalid() -> None:
     checks = tokens(issuer(KeySourceStub(None)))
     error = await expect_rejection(token(), checks, RejectionReason.KEYS_UNAVAILABLE)
     assert error.kind is Kind.OVERLOADED
@@ -252,11 +252,11 @@ async def test_a_cached_token_still_expires() -> None:
     checks, now = tokens(), time.time()
     text = token(exp=int(now) - 8)  # within the leeway for two more seconds
     assert await verify(text, checks, now)
-    known = next(iter(checks._cache.values()))
-    assert known.expires_at == int(now) - 8 + 10
-    assert await verify(text, checks, known.expires_at - 0.1)
+    entry = next(iter(checks._cache.values()))
+    assert entry.expires_at == int(now) - 8 + 10
+    assert await verify(text, checks, entry.expires_at - 0.1)
     before = dict(checks._cache)
-    await verify(text, checks, known.expires_at)  # expired in the cache: verified again
+    await verify(text, checks, entry.expires_at)  # expired in the cache: verified again
     assert next(iter(checks._cache.values())) is not next(iter(before.values()))
 
 

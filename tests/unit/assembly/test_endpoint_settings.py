@@ -57,9 +57,9 @@ def test_configured_values_are_used() -> None:
         ({"endpoints": ("http://localhost:1", "http+unix:/run/a.sock")}, [False, False]),
     ],
 )
-def test_remote_names_are_resolved_by_default(keys: dict[str, Any], expected: list[bool]) -> None:
-    found = endpoint_settings.configured_endpoints(backend(**keys))
-    assert [endpoint.uses_dns for endpoint in found] == expected
+def test_host_names_are_resolved_by_default(keys: dict[str, Any], expected: list[bool]) -> None:
+    endpoints = endpoint_settings.configured_endpoints(backend(**keys))
+    assert [endpoint.uses_dns for endpoint in endpoints] == expected
 
 
 def test_weights_are_not_part_of_the_label() -> None:

@@ -63,7 +63,7 @@ def test_a_backend_without_the_section_watches_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "keys", "found"),
+    ("url", "keys", "expected"),
     [
         ("grpc://triton:8001", {}, "own/triton"),
         ("grpc://triton.models:8001", {}, "models/triton"),
@@ -73,16 +73,16 @@ def test_a_backend_without_the_section_watches_nothing() -> None:
     ],
 )
 def test_the_service_is_the_one_that_the_url_names(
-    account: Path, url: str, keys: dict[str, str], found: str
+    account: Path, url: str, keys: dict[str, str], expected: str
 ) -> None:
-    assert str(service(url, **keys)) == f"service {found}"
+    assert str(service(url, **keys)) == f"service {expected}"
 
 
 def test_a_reloaded_configuration_continues_the_watch_of_the_same_service(account: Path) -> None:
     first, other = make(8001), make(9001)
     assert (first.known_addresses(), other.known_addresses()) == (None, None)
     first.has_listed = True
-    assert make(9001).known_addresses() is None, "it has another port"
+    assert make(9001).known_addresses() is None, "the other configuration has another port"
     assert make(8001).known_addresses() == []
 
 
@@ -92,7 +92,7 @@ def test_a_rejected_configuration_does_not_interrupt_the_watch(account: Path) ->
     first.has_listed = True
     rejected = make(8001)
     following = make(8001)
-    assert following.known_addresses() == [], "it continues the watch that is in use"
+    assert following.known_addresses() == [], "the next configuration continues the active watch"
     del rejected
     assert make(8001).known_addresses() == []
 
@@ -100,9 +100,9 @@ def test_a_rejected_configuration_does_not_interrupt_the_watch(account: Path) ->
 def test_in_a_cluster_the_service_account_is_used(
     account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = service()
-    assert found.api == Endpoint("kubernetes.default.svc", 443, tls=True)
-    assert found.token_file == account / "token"
+    watched = service()
+    assert watched.api == Endpoint("kubernetes.default.svc", 443, tls=True)
+    assert watched.token_file == account / "token"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT_HTTPS", "6443")
     assert service().api == Endpoint("fd00::1", 6443, tls=True)
@@ -161,14 +161,14 @@ async def test_a_replaced_authority_of_the_cluster_is_read_for_the_next_connecti
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_outside_of_a_cluster_the_gateway_still_starts(account: Path) -> None:
+def test_outside_of_a_cluster_the_namespace_is_default(account: Path) -> None:
     for file in account.iterdir():
         file.unlink()
     assert service().namespace == "default"
 
 
 def test_the_token_of_the_service_account_is_not_sent_to_another_server(account: Path) -> None:
-    found = service(api="https://api.example:6443")
-    assert (found.api, found.token_file) == (Endpoint("api.example", 6443, tls=True), None)
+    watched = service(api="https://api.example:6443")
+    assert (watched.api, watched.token_file) == (Endpoint("api.example", 6443, tls=True), None)
     token = account / "token"
     assert service(api="https://api.example", token_file=str(token)).token_file == token

@@ -35,15 +35,15 @@ Started = list[tuple[Config, Path | None]]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    seen: Started = []
+    served: Started = []
 
     def serve(read: ReadConfig, source: Path | None, make_gateway: object) -> int:
         assert make_gateway is ServedGateway
-        seen.append((read(TrackedFiles()), source))
+        served.append((read(TrackedFiles()), source))
         return 0
 
     install(monkeypatch, serve)
-    return seen
+    return served
 
 
 def install(monkeypatch: pytest.MonkeyPatch, serve: Any) -> None:
@@ -166,7 +166,7 @@ def test_check_without_a_file_prints_the_demo(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("more", [[], ["--check"]])
-def test_mistakes_are_reported_and_nothing_starts(
+def test_errors_are_reported_and_nothing_starts(
     more: list[str],
     started: Started,
     capsys: pytest.CaptureFixture[str],
@@ -180,7 +180,7 @@ def test_mistakes_are_reported_and_nothing_starts(
     assert err == BAD.with_suffix(".txt").read_text(encoding="utf-8")
 
 
-def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config", "no-such.yaml"]) == 2
     assert capsys.readouterr().err == "no-such.yaml: cannot be read: No such file or directory\n"
 
@@ -204,7 +204,7 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
         (["--config"], "expected one argument"),
     ],
 )
-def test_a_wrong_command_line(
+def test_an_invalid_command_line_is_reported(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -214,7 +214,7 @@ def test_a_wrong_command_line(
 
 
 @pytest.mark.parametrize(("argv", "workers"), [([], 3), (["--workers", "2"], 2)])
-def test_workers_are_the_configurations_or_the_command_lines(
+def test_workers_on_the_command_line_override_the_configuration(
     argv: list[str], workers: int, started: Started, tmp_path: Path
 ) -> None:
     file = tmp_path / "routes.yaml"
@@ -316,7 +316,7 @@ def test_a_command_may_have_operands(
     assert arguments.json == ("--json" in argv)
 
 
-def test_a_missing_operand_is_a_mistake(
+def test_a_missing_operand_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_command(monkeypatch, "+")
@@ -341,7 +341,7 @@ def add_command(monkeypatch: pytest.MonkeyPatch, count: str | None) -> None:
     monkeypatch.setattr(arguments_module, "COMMANDS", {"read": command, SERVE: COMMANDS[SERVE]})
 
 
-def test_python_m_infergate() -> None:
+def test_python_m_infergate_runs_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "infergate", "--version"], capture_output=True, text=True, check=True
     )

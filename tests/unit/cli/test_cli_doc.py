@@ -23,12 +23,12 @@ def test_the_page_has_every_section_once() -> None:
     assert PAGE.count("<!-- /generated -->") == len(reference.TABLES)
 
 
-def test_only_text_between_the_marks_is_generated() -> None:
+def test_update_tables_keeps_text_outside_the_markers() -> None:
     page = "by hand\n<!-- generated: exits -->\nold\n<!-- /generated -->\nby hand, too\n"
-    created = reference.update_tables(page)
-    assert created.startswith("by hand\n<!-- generated: exits -->\n\n| Exit code | When |\n")
-    assert created.endswith("|\n\n<!-- /generated -->\nby hand, too\n")
-    assert "old" not in created
+    updated = reference.update_tables(page)
+    assert updated.startswith("by hand\n<!-- generated: exits -->\n\n| Exit code | When |\n")
+    assert updated.endswith("|\n\n<!-- /generated -->\nby hand, too\n")
+    assert "old" not in updated
 
 
 def help_text(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -62,7 +62,7 @@ OPTIONS = {option.flag: option for command in COMMANDS.values() for option in co
 
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.flag)
-def test_an_option_of_another_command_is_a_mistake(
+def test_an_option_of_another_command_is_rejected(
     option: Option, capsys: pytest.CaptureFixture[str]
 ) -> None:
     value = ["1"] if option.has_value else []

@@ -20,7 +20,7 @@ def test_the_tests_of_generated_packages_pass(tmp_path: Path) -> None:
     for kind in KINDS:
         assert main(["new", kind, f"my-{kind}", "--directory", str(tmp_path)]) == 0
     path = [str(Path(infergate.__file__).parents[1]), *(str(each / "src") for each in folders)]
-    found = subprocess.run(
+    finished = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"),
             "--import-mode=importlib",
@@ -32,8 +32,8 @@ def test_the_tests_of_generated_packages_pass(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "9 passed" in found.stdout
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "9 passed" in finished.stdout
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_the_entry_point_names_an_object_of_the_package(
         ("backend", "tensor-metadata", "would define the class TensorMetadata"),
         ("hook", "options", "would define the class Options"),
         ("codec", "graphpipe", "the protocol 'graphpipe' already exists"),
-        ("hook", "taken", "already exists"),
+        ("hook", "existing", "already exists"),
     ],
 )
-def test_a_wrong_name_is_refused(kind: str, name: str, expected: str, tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
+def test_an_invalid_name_is_rejected(kind: str, name: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "existing").mkdir()
     with pytest.raises(PackageError, match=expected):
         generate_package(kind, name, tmp_path)
 
 
-def test_wrong_operands_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_operands_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "hook"]) == 2
     assert "expected a kind and a name" in capsys.readouterr().err
     assert main(["new", "hook", "Guard"]) == 2

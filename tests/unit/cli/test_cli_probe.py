@@ -11,7 +11,7 @@ from infergate.cli import main
 
 
 @pytest.fixture
-def closed() -> Iterator[str]:
+def closed_port() -> Iterator[str]:
     """An address where nothing listens."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -28,7 +28,7 @@ def closed() -> Iterator[str]:
         (["a:1", "--ca", "/no/such/file"], "/no/such/file is not a file"),
     ],
 )
-def test_a_wrong_command_line(
+def test_an_invalid_command_line_is_reported(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", *argv]) == 2
@@ -46,7 +46,7 @@ def test_a_wrong_command_line(
         ([], "the following arguments are required: URL"),
     ],
 )
-def test_a_wrong_value(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["probe", *argv])
     assert caught.value.code == 2
@@ -67,22 +67,24 @@ def test_an_existing_file_is_refused_before_anything_is_probed(
 
 
 def test_a_closed_port_is_reported_and_nothing_is_written(
-    closed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    closed_port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "routes.yaml"
-    assert main(["probe", closed, "--write", str(file)]) == 1
+    assert main(["probe", closed_port, "--write", str(file)]) == 1
     out, err = capsys.readouterr()
     assert "ADDRESS" in out
-    assert f"{closed}: connection refused: the port is closed; check that the server runs" in out
+    assert (
+        f"{closed_port}: connection refused: the port is closed; check that the server runs" in out
+    )
     assert err == "infergate probe: nothing was written, because no server was found\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failure_as_json(closed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", closed, "--against", closed, "--json"]) == 1
+def test_a_failure_as_json(closed_port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", closed_port, "--against", closed_port, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["servers"] == document["against"]["servers"] == []
     [address] = document["addresses"]
-    assert address["address"] == closed
+    assert address["address"] == closed_port
     assert address["problem"] == "connection refused: the port is closed"
     assert address["advice"].startswith("check that the server runs")

@@ -73,7 +73,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_routes(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_routes_are_printed_with_traffic(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["routes", "--admin", admin]) == 0
     result = lines(capsys)
     assert " ".join(result[2]).startswith(
@@ -82,14 +82,14 @@ def test_routes(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert result[3] == ["2", "*", "b", "-", "0", "0", "0", "-", "-"]
 
 
-def test_backends(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_backends_and_endpoints_are_printed(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", "--admin", f"http://{admin}"]) == 0
     result = lines(capsys)
     assert result[2][:6] == ["a", "v2-grpc", "3", "6", "12", "1"]
     assert ["a", "grpc://x:1", "down", "1", "8", "2", "5"] in result
 
 
-def test_the_exit_code_of_health_is_the_state(
+def test_health_prints_the_state_and_fails_if_not_ready(
     admin: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["health", "--admin", f"http://{admin}/"]) == 1
@@ -120,13 +120,13 @@ def test_a_port_that_is_not_an_admin_port_is_reported(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def answer() -> None:
+        def respond() -> None:
             client, _ = server.accept()
             with client:
                 client.recv(4096)
                 client.sendall(reply)
 
-        thread = Thread(target=answer)
+        thread = Thread(target=respond)
         thread.start()
         assert main(["health", "--admin", f"127.0.0.1:{server.getsockname()[1]}"]) == 1
         thread.join()
@@ -139,7 +139,7 @@ def test_a_missing_console_is_reported(admin: str, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://", "http://x:port", ""])
-def test_an_invalid_url(url: str) -> None:
+def test_an_invalid_url_is_reported(url: str) -> None:
     with pytest.raises(ValueError, match=r"expected|[Pp]ort"):
         parse_admin_url(url)
     with pytest.raises(SystemExit):

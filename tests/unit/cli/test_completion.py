@@ -67,7 +67,7 @@ def test_each_script_has_every_command_and_option(
             assert flag in script
 
 
-def test_an_unknown_shell_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_shell_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["completion", "tcsh"])
     assert caught.value.code == 2

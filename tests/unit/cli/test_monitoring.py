@@ -166,8 +166,8 @@ def test_names_cannot_control_the_terminal(
 
 
 def requests_between(*states: tuple[dict[str, Any], int]) -> int:
-    """Return the requests of the route ``bert`` that are shown between two states, each of which
-    consists of changed fields and the number of requests since the start."""
+    """Return how many requests of the route ``bert`` are shown between two states. A state consists
+    of changed fields and the number of requests since the start."""
     pending = iter(states)
 
     def respond(path: str) -> Any:
@@ -178,27 +178,27 @@ def requests_between(*states: tuple[dict[str, Any], int]) -> int:
         return Gateway().respond("/console/state") | {"flows": flows} | changed
 
     with scripted_admin(respond) as admin:
-        shown = TrafficQuery(f"http://{admin}", 0.01)().data
-    [requests] = [e["traffic"]["requests"] for e in shown["routes"] if e["label"] == "bert"]
+        data = TrafficQuery(f"http://{admin}", 0.01)().data
+    [requests] = [e["traffic"]["requests"] for e in data["routes"] if e["label"] == "bert"]
     return int(requests)
 
 
-@pytest.mark.parametrize(("since", "shown"), [("12:00", 0), ("13:00", 7)])
+@pytest.mark.parametrize(("since", "requests"), [("12:00", 0), ("13:00", 7)])
 def test_counters_that_fall_count_from_zero_only_if_the_gateway_was_restarted(
-    since: str, shown: int
+    since: str, requests: int
 ) -> None:
     config = Gateway().respond("/console/state")["config"] | {"number": 1}
     before = {"config": config | {"since": "12:00"}}
     after = {"config": config | {"since": since}}
-    assert requests_between((before, 100), (after, 7)) == shown
+    assert requests_between((before, 100), (after, 7)) == requests
 
 
 def test_counters_of_an_exited_worker_are_not_new_requests() -> None:
     key = ("r", "", "", "", "")
     before = {key: flow("r", "b", {"ok": 100, "timeout": 2}, 0)}
     assert list(changes({key: flow("r", "b", {"ok": 50, "timeout": 3}, 0)}, before)) == []
-    [new] = changes({key: flow("r", "b", {"ok": 5}, 0)}, {})
-    assert new["outcomes"] == {"ok": 5}
+    [change] = changes({key: flow("r", "b", {"ok": 5}, 0)}, {})
+    assert change["outcomes"] == {"ok": 5}
 
 
 def test_a_flow_that_is_listed_late_has_no_new_requests() -> None:
@@ -206,23 +206,23 @@ def test_a_flow_that_is_listed_late_has_no_new_requests() -> None:
     listed = flow("r", "b", {"ok": 500}, 0) | {"listed_since": 7.0}
     assert list(changes({key: listed}, {})) == []
     assert list(changes({key: listed}, {key: flow("r", "b", {"ok": 5}, 0)})) == []
-    [more] = changes({key: listed | {"outcomes": {"ok": 502}}}, {key: listed})
-    assert more["outcomes"] == {"ok": 2}
+    [change] = changes({key: listed | {"outcomes": {"ok": 502}}}, {key: listed})
+    assert change["outcomes"] == {"ok": 2}
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "shown"),
+    ("before", "after", "requests"),
     [((2, 2), (2, 2), 900), ((2, 1), (2, 2), 0), ((2, 1), (1, 1), 0), ((1, 1), (2, 2), 900)],
     ids=["all respond", "one responds again", "one has ended", "one was started"],
 )
-def test_a_worker_that_responds_again_has_not_sent_its_requests_now(
-    before: tuple[int, int], after: tuple[int, int], shown: int
+def test_requests_of_a_worker_that_responds_again_are_not_new(
+    before: tuple[int, int], after: tuple[int, int], requests: int
 ) -> None:
     earlier, later = (
         {"workers": {"wanted": 2, "serving": serving, "reporting": reporting}}
         for serving, reporting in (before, after)
     )
-    assert requests_between((earlier, 100), (later, 1000)) == shown
+    assert requests_between((earlier, 100), (later, 1000)) == requests
 
 
 # ---- routes, backends, health
@@ -294,11 +294,11 @@ def test_watch_repeats_the_query(admin: str, capsys: pytest.CaptureFixture[str])
 def test_a_gateway_that_goes_away_is_shown_and_queried_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    answers = iter([True, False, True])
+    responses = iter([True, False, True])
     working = Gateway()
 
     def respond(path: str) -> Any:
-        if path == "/console/state" and not next(answers):
+        if path == "/console/state" and not next(responses):
             return None
         return working.respond(path)
 
@@ -401,7 +401,7 @@ def test_the_tables_of_each_query_fit_80_columns(
 # ---- on a terminal
 
 
-class OnTerminal:
+class TerminalCommand:
     """A command on a terminal of 80 columns and 24 lines."""
 
     def __init__(self, argv: list[str]) -> None:
@@ -416,19 +416,19 @@ class OnTerminal:
             env=environ | {"TERM": "xterm-256color"},
         )  # fmt: skip
         os.close(terminal)
-        self.seen = ""
+        self.output = ""
 
     def read_until(self, text: str | None) -> None:
-        """Read until ``text`` has been seen, or until the command has ended."""
-        while text is None or text not in self.seen:
+        """Read until the output contains ``text``, or without ``text`` until the command ends."""
+        while text is None or text not in self.output:
             try:
                 data = os.read(self._master, 65536)
             except OSError:  # the command has closed the terminal
                 data = b""
             if not data:
-                assert text is None, self.seen
+                assert text is None, self.output
                 return
-            self.seen += data.decode(errors="replace")
+            self.output += data.decode(errors="replace")
 
     def press_control_c(self) -> int:
         os.write(self._master, b"\x03")
@@ -441,12 +441,12 @@ class OnTerminal:
 def test_control_c_ends_a_live_command_and_restores_the_terminal(
     command: list[str], admin: str
 ) -> None:
-    running = OnTerminal([*command, "--admin", admin, "--interval", "0.05"])
+    running = TerminalCommand([*command, "--admin", admin, "--interval", "0.05"])
     running.read_until("failures first")
     assert running.press_control_c() == 0
-    assert "Traceback" not in running.seen
-    assert "\x1b[?1049h" in running.seen
-    assert running.seen.rindex("\x1b[?1049l") > running.seen.rindex("failures first")
+    assert "Traceback" not in running.output
+    assert "\x1b[?1049h" in running.output
+    assert running.output.rindex("\x1b[?1049l") > running.output.rindex("failures first")
 
 
 # ---- check

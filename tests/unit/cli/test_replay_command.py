@@ -35,7 +35,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
         (["--config", "CONFIG", "--header", "x"], "expected 'name: value'"),
     ],
 )
-def test_wrong_options_are_reported_before_anything_is_sent(
+def test_invalid_options_are_reported_before_anything_is_sent(
     argv: list[str], reason: str, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, recording = files
@@ -124,7 +124,7 @@ def test_a_server_that_cannot_be_reached_is_reported_though_there_are_rules(
     ],
 )
 @pytest.mark.usefixtures("files")
-def test_wrong_uses_of_perf_analyzers_files_are_reported(
+def test_invalid_uses_of_perf_analyzer_files_are_reported(
     argv: list[str], reason: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -142,13 +142,13 @@ def test_inferences_of_one_model_are_exported_without_a_server(
     write_recording(tmp_path / "b.igrec", [exchange(1, "n")])
     with (tmp_path / "b.igrec").open("ab") as file:
         file.write(b"damaged")
-    to = tmp_path / "input.json"
-    argv = [files[1], str(tmp_path / "b.igrec"), "--model", "n", "--export", str(to)]
+    exported = tmp_path / "input.json"
+    argv = [files[1], str(tmp_path / "b.igrec"), "--model", "n", "--export", str(exported)]
     assert main(["replay", *argv]) == 0
     captured = capsys.readouterr()
-    assert f"1 requests written to {to}" in captured.out
+    assert f"1 requests written to {exported}" in captured.out
     assert "b.igrec: bytes " in captured.err
-    assert len(json.loads(to.read_text())["data"]) == 1
+    assert len(json.loads(exported.read_text())["data"]) == 1
 
 
 def test_inferences_that_cannot_be_sent_and_damaged_parts_are_listed(
@@ -162,15 +162,15 @@ def test_inferences_that_cannot_be_sent_and_damaged_parts_are_listed(
     assert f"1 damaged parts of the files:\n  {damaged}: bytes " in out
 
 
-def test_a_folder_stands_for_its_recordings(
+def test_a_folder_is_replaced_by_the_recordings_in_it(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_recording(tmp_path / "b.igrec", [exchange(1)])
     main(["replay", str(tmp_path), "--config", files[0], "--fast"])
     assert "4 inferences sent" in capsys.readouterr().out
     assert main(["record", "show", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.index("a.igrec: 3 records") < shown.index("b.igrec: 1 record, 0 damaged parts")
+    out = capsys.readouterr().out
+    assert out.index("a.igrec: 3 records") < out.index("b.igrec: 1 record, 0 damaged parts")
     (tmp_path / "none").mkdir()
     for command in (["record", "show"], ["replay", "--config", files[0]]):
         assert main([*command, str(tmp_path / "none")])

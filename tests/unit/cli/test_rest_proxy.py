@@ -29,7 +29,7 @@ def test_the_defaults_are_those_of_rest_proxy() -> None:
     assert config.limits.body == 16 * 2**20
 
 
-def test_each_variable_has_its_meaning(tmp_path: Path) -> None:
+def test_each_variable_sets_its_key(tmp_path: Path) -> None:
     pair = Authority(tmp_path).issue("localhost")
     environ = {
         "REST_PROXY_LISTEN_PORT": "9008",
@@ -60,7 +60,7 @@ def test_the_certificate_is_verified_by_default() -> None:
     assert tls.verify
 
 
-def test_the_older_name_of_the_message_size() -> None:
+def test_the_older_name_of_the_message_size_is_accepted() -> None:
     assert rest_proxy_config({"REST_PROXY_GRPC_MAX_MSG_SIZE": "5"}).limits.body == 5
 
 
@@ -81,7 +81,7 @@ def test_the_memory_budget_is_twice_a_large_message(size: int, budget: int) -> N
         ("REST_PROXY_GRPC_MAX_MSG_SIZE_BYTES", "9" * 5000),
     ],
 )
-def test_a_wrong_value_is_reported_by_name(name: str, value: str) -> None:
+def test_an_invalid_value_is_reported_with_the_name_of_its_variable(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"^environment: {name}: '.*' is not a whole number"):
         rest_proxy_config({name: value})
 

@@ -28,7 +28,7 @@ def causes(comparison: Comparison) -> dict[str, str]:
     return {each.name: each.cause for each in comparison.outputs}
 
 
-def test_equal_outcomes_are_equal() -> None:
+def test_equal_values_give_an_equal_comparison_with_both_durations() -> None:
     comparison = compare_values(1.0, 1.0)
     assert comparison.is_equal
     assert comparison.required_atol == 0
@@ -48,7 +48,7 @@ def test_equal_outcomes_are_equal() -> None:
         (stream(kind=Kind.TIMEOUT), stream(fp32("x", 1), kind=Kind.TIMEOUT), "responses"),
     ],
 )
-def test_errors_are_compared_by_kind(expected: Outcome, actual: Outcome, cause: str) -> None:
+def test_outcomes_are_compared_by_kind(expected: Outcome, actual: Outcome, cause: str) -> None:
     comparison = compare(NO_RULES, expected, actual)
     assert (comparison.cause, comparison.is_equal) == (cause, not cause)
     assert comparison.required_atol == (math.inf if cause else 0)
@@ -109,14 +109,14 @@ def test_the_first_cause_of_a_stream_is_kept() -> None:
     assert causes(compare(NO_RULES, expected, actual)) == {"x": "shape"}
 
 
-def test_the_required_atol_is_that_of_the_outputs_that_differ() -> None:
+def test_only_outputs_that_differ_determine_the_required_atol() -> None:
     rules = ComparisonRules(outputs={"tolerant": OutputRule(atol=10.0, rtol=0.0)})
     expected = outcome(fp32("x", 0), fp32("tolerant", 0))
     assert compare(rules, expected, outcome(fp32("x", 1), fp32("tolerant", 5))).required_atol == 1
     assert compare(rules, expected, outcome(fp32("x", 0), fp32("tolerant", 5))).required_atol == 0
 
 
-def test_many_outputs_make_a_small_result() -> None:
+def test_outputs_over_the_limit_are_combined_in_a_small_result() -> None:
     outputs = [fp32(f"{number:04}", 1) for number in range(1000)]
     changed = [*outputs[:-1], fp32("0999", 2)]
     comparison = compare(NO_RULES, outcome(*outputs), outcome(*changed))
@@ -132,7 +132,7 @@ def test_a_comparison_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(comparison)) == comparison
 
 
-def test_values_of_redacted_outputs_are_in_no_summary() -> None:
+def test_values_of_redacted_outputs_are_not_in_the_summary() -> None:
     served = Exchange(InferRequest("m"), outcome(fp32("secret", 1234.5), fp32("open", 7777)))
     mirrored = outcome(fp32("secret", 4321.5), fp32("open", 8888))
     noise = outcome(fp32("secret", 5678.5), fp32("open", 7777))
@@ -146,7 +146,7 @@ def test_values_of_redacted_outputs_are_in_no_summary() -> None:
     assert secret.worst == ElementDifference((0,), "(hidden)", "(hidden)", 3087.0, ANY)
 
 
-def test_bodies_of_responses_are_in_no_summary_if_anything_is_redacted() -> None:
+def test_response_bodies_are_not_in_the_summary_if_anything_is_redacted() -> None:
     body = OpaqueParameters({}, ("tfs-rest",), b"classify\0{}")
     served, mirrored = (
         outcome(Tensor("response", Datatype.BYTES, (1,), pack_bytes([text])))

@@ -172,9 +172,9 @@ def test_doubt_about_the_noise_is_noted() -> None:
 
 def test_the_worst_models_and_outputs_come_first() -> None:
     summary = Summary()
-    both = outcome(fp32("a", 1), fp32("b", 1))
+    expected = outcome(fp32("a", 1), fp32("b", 1))
     summary.add("r", "a", compare_values(1, 1))
-    summary.add("r", "b", compare(NO_RULES, both, outcome(fp32("a", 1), fp32("b", 2))))
+    summary.add("r", "b", compare(NO_RULES, expected, outcome(fp32("a", 1), fp32("b", 2))))
     report = build_report(summary)
     assert [model.name for model in report.models] == ["b", "a"]
     assert [output.name for output in report.models[0].outputs] == ["b", "a"]
@@ -202,10 +202,10 @@ def test_names_are_escaped(name: str) -> None:
     page = Page(render_html(summary))
     assert set(page.tags) & {"script", "img", "link", "iframe"} == set()
     assert not [value for key, value in page.attributes if key.startswith("on")]
-    shown = "".join(page.texts)
+    text = "".join(page.texts)
     printed = name.replace("\n", "\\n").replace("\t", "\\t").replace("\x1b", "\\u001b")
     printed = printed.replace("\u202e", "\\u202e").replace("\x00", "\\u0000")
-    assert shown.count(printed) >= 5
+    assert text.count(printed) >= 5
     for report in (render_text(summary), render_html(summary)):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", report)
 

@@ -60,11 +60,11 @@ def test_errors_of_elements_do_not_matter_if_only_the_class_is_compared() -> Non
     expected, actual = [[0.1, 0.9], [0.8, 0.2]], [[0.3, 0.7], [0.51, 0.49]]
     result = compare_arrays(Datatype.FP32, expected, actual, OutputRule(top_k=1))
     assert (result.cause, result.stats.failing) == ("", 4)
-    both = OutputRule(top_k=1, atol=0.1, rtol=0.0)
-    assert compare_arrays(Datatype.FP32, expected, actual, both).cause == "values"
+    with_atol = OutputRule(top_k=1, atol=0.1, rtol=0.0)
+    assert compare_arrays(Datatype.FP32, expected, actual, with_atol).cause == "values"
 
 
-def test_no_atol_helps_if_the_class_differs() -> None:
+def test_rows_of_different_classes_differ_with_any_atol() -> None:
     rule = OutputRule(top_k=1, atol=1.0)
     result = compare_arrays(Datatype.FP32, [0.4, 0.6], [0.6, 0.4], rule)
     assert (result.cause, result.required_atol, result.differing_rows) == ("values", math.inf, 1)
@@ -132,7 +132,7 @@ def test_the_minimum_of_the_cosine_decides() -> None:
         assert compare_arrays(Datatype.FP64, [1.0, 0.0], actual, rule).cause == cause
 
 
-def test_equal_infinities_do_not_count() -> None:
+def test_equal_infinities_do_not_change_the_cosine() -> None:
     rule = OutputRule(cosine=0.999)
     expected = [math.inf, 1.0, 2.0]
     assert compare_arrays(Datatype.FP32, expected, [math.inf, 2.0, 4.0], rule).cause == ""

@@ -34,9 +34,7 @@ def test_narrower_datatypes_have_wider_tolerances() -> None:
     assert fp32.atol < fp16.atol < bf16.atol
 
 
-def test_a_tolerance_of_a_datatype_replaces_the_default_and_an_output_replaces_a_part_of_it() -> (
-    None
-):
+def test_output_tolerances_override_datatype_tolerances_and_defaults() -> None:
     rules = ComparisonRules({Datatype.FP32: Tolerance(0.1, 0.2)}, {"x": OutputRule(atol=0.5)})
     assert rules.resolve("y", Datatype.FP32).tolerance == Tolerance(0.1, 0.2)
     assert rules.resolve("x", Datatype.FP32).tolerance == Tolerance(0.5, 0.2)

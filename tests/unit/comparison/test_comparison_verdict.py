@@ -1,4 +1,4 @@
-"""The verdict: differences are weighed against noise."""
+"""The verdict, which compares the distribution of differences with that of the noise."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_zero_and_infinity_have_bins_of_their_own() -> None:
         (counts(1000, 300), counts(1000, 300), Verdict.WITHIN_NOISE),
         (counts(1000, 300), counts(100, 28), Verdict.WITHIN_NOISE),
         (counts(1000, 300), counts(1000, 100), Verdict.DIFFERENT),
-        (counts(1000, 300), counts(10, 1), Verdict.WITHIN_NOISE),  # 10 are too few to tell
+        (counts(1000, 300), counts(10, 1), Verdict.WITHIN_NOISE),  # too few noise comparisons
         (counts(10**6, 320), counts(10**6, 30), Verdict.WITHIN_NOISE),  # 0.029 % more
         (counts(10**6, 400), counts(10**6, 30), Verdict.DIFFERENT),  # 0.037 % more
         (counts(10**6, 140_000), counts(10**6, 100_000), Verdict.WITHIN_NOISE),  # 17 % relative
@@ -76,7 +76,7 @@ def test_zero_and_infinity_have_bins_of_their_own() -> None:
         (counts(1000, 1000, math.inf), counts(1000, 1000, 1.0), Verdict.DIFFERENT),
     ],
 )
-def test_differences_are_weighed_against_noise(
+def test_the_verdict_on_differences_and_noise(
     differences: DifferenceCounts, noise: DifferenceCounts, verdict: Verdict
 ) -> None:
     assert judge(differences, noise).verdict is verdict
@@ -92,7 +92,7 @@ def test_a_few_large_differences_among_noise_are_found() -> None:
     assert judgement.distance_bin == INFINITE_BIN
 
 
-def test_the_shares_of_all_differences_are_named_if_they_decide() -> None:
+def test_a_judgement_has_the_shares_of_all_differences_if_they_decide() -> None:
     judgement = judge(counts(1000, 300), counts(1000, 100))
     assert (judgement.share, judgement.noise_share) == (0.3, 0.1)
     assert judgement.distance_bin == ZERO_BIN
@@ -100,14 +100,14 @@ def test_the_shares_of_all_differences_are_named_if_they_decide() -> None:
 
 def test_servers_with_the_same_noise_are_rarely_different() -> None:
     rng = np.random.default_rng(7)
-    wrong = 0
+    false_alarms = 0
     for _ in range(300):
         differences, noise = DifferenceCounts(), DifferenceCounts()
         for each, count in ((differences, 2000), (noise, 200)):
             for distance in rng.lognormal(-5, 1, count):
                 each.add(distance if distance > 0.005 else None)
-        wrong += judge(differences, noise).verdict is not Verdict.WITHIN_NOISE
-    assert wrong == 0
+        false_alarms += judge(differences, noise).verdict is not Verdict.WITHIN_NOISE
+    assert false_alarms == 0
 
 
 def reference_judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
@@ -184,26 +184,26 @@ def test_a_judgement_reads_each_bin_a_few_times_only() -> None:
 def test_a_cached_judgement_is_repeated_until_the_counts_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judged = []
+    judge_calls = []
 
-    def counting(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
-        judged.append(differences)
+    def recording_judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
+        judge_calls.append(differences)
         return judge(differences, noise)
 
-    monkeypatch.setattr(verdict_module, "judge", counting)
+    monkeypatch.setattr(verdict_module, "judge", recording_judge)
     cached = CachedJudge()
     differences, noise, others = counts(1000, 300), counts(1000, 300), counts(1000, 900)
     for _ in range(3):
         assert cached(differences, noise) == judge(differences, noise)
         assert cached(others, noise) == judge(others, noise)
-    assert len(judged) == 2
+    assert len(judge_calls) == 2
     for changed in (differences, noise):
         for change in (lambda counts: counts.add(math.inf), lambda counts: counts.merge(others)):
-            before = len(judged)
+            before = len(judge_calls)
             change(changed)
             assert cached(differences, noise) == judge(differences, noise)
             assert cached(differences, noise) == judge(differences, noise)
-            assert len(judged) == before + 1
+            assert len(judge_calls) == before + 1
 
 
 @given(total=st.integers(1, 10**6), share=st.floats(0, 1))
@@ -214,7 +214,7 @@ def test_an_interval_contains_the_share(total: int, share: float) -> None:
     assert count / total - 1e-12 <= high <= 1 + 1e-12
 
 
-def test_few_noise_comparisons_leave_doubt() -> None:
+def test_few_noise_comparisons_have_a_noise_limit_above_zero() -> None:
     assert 0.04 < noise_limit(counts(1000, 1), counts(200, 0)) < 0.05
     assert noise_limit(counts(1000, 500), counts(200, 0)) == 0
     assert noise_limit(counts(1000, 0), counts(200, 0)) == 0

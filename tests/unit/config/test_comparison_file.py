@@ -24,9 +24,9 @@ tolerances:
 outputs:
   y: {top_k: 1}
 """
-    found = rules(tmp_path, text)
-    assert found.tolerances == {Datatype.FP32: Tolerance(0.5, 1e-4)}
-    assert found.outputs == {"y": OutputRule(top_k=1)}
+    loaded = rules(tmp_path, text)
+    assert loaded.tolerances == {Datatype.FP32: Tolerance(0.5, 1e-4)}
+    assert loaded.outputs == {"y": OutputRule(top_k=1)}
     assert rules(tmp_path, "{}") == ComparisonRules()
 
 

@@ -54,9 +54,9 @@ def test_a_password_is_not_shown(tmp_path: Path) -> None:
     assert config.access.redis is not None
     assert config.access.redis.url == "redis://:pass-word@host"
     assert "pass-word" not in repr(config) + config.model_dump_json()
-    for wrong in ("http://:pass-word@host", "[pass-word", "redis://:pass-word/x@host"):
+    for url in ("http://:pass-word@host", "[pass-word", "redis://:pass-word/x@host"):
         with pytest.raises(ConfigError) as caught:
-            parse(HEAD + text.replace("${REDIS_URL}", wrong), "f", {})
+            parse(HEAD + text.replace("${REDIS_URL}", url), "f", {})
         assert "pass-word" not in str(caught.value)
 
 
@@ -75,7 +75,7 @@ def test_missing_packages_are_reported(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("requests", "amount", "seconds"), [("1/s", 1, 1), ("600/m", 600, 60), ("5/ h", 5, 3600)]
 )
-def test_rates(requests: str, amount: int, seconds: int, tmp_path: Path) -> None:
+def test_rates_are_parsed(requests: str, amount: int, seconds: int, tmp_path: Path) -> None:
     text = f"  rules: [{{who: ['*']}}]\n  rates: [{{requests: {requests}, bytes: 2KiB/s}}]\n"
     config = read(tmp_path, text)
     assert config.access is not None

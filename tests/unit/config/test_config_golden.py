@@ -31,9 +31,9 @@ ENVIRON = {
 
 
 def stems(kind: str) -> list[str]:
-    found = sorted(path.stem for path in (FILES / kind).glob("*.yaml"))
-    assert found
-    return found
+    names = sorted(path.stem for path in (FILES / kind).glob("*.yaml"))
+    assert names
+    return names
 
 
 def as_json(config: Config) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def as_json(config: Config) -> dict[str, Any]:
 def route_as_json(route: Route) -> dict[str, Any]:
     """Return ``route`` without the optional parts that it does not use."""
     fields = dataclasses.asdict(route)
-    fields["cast"] = {one.value: to.value for one, to in route.cast.items()}
+    fields["cast"] = {source.value: target.value for source, target in route.cast.items()}
     if route.mirror is None:
         return fields
     if route.mirror.comparison is None:
@@ -100,7 +100,7 @@ def expect(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("stem", stems("good"))
-def test_good(stem: str) -> None:
+def test_a_valid_file_is_compiled_as_expected(stem: str) -> None:
     config = load(FILES / "good" / f"{stem}.yaml", ENVIRON)
     expect(FILES / "good" / f"{stem}.json", json.dumps(as_json(config), indent=2) + "\n")
 
@@ -148,7 +148,7 @@ def test_unexpected_effects_are_warnings(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("stem", stems("bad"))
-def test_bad(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_files_have_expected_errors(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FILES / "bad")
     with pytest.raises(ConfigError) as caught:
         load(Path(f"{stem}.yaml"), ENVIRON)

@@ -20,7 +20,7 @@ from infergate.config.load import parse
 from infergate.config.section import all_sections
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NO_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DEMO = "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n"
 DOCS = Path(__file__).parents[3] / "docs"
 GOOD = Path(__file__).parents[2] / "config" / "good"
@@ -30,8 +30,8 @@ def test_all_limits_exist_with_their_defaults() -> None:
     config = Config.default()
     assert compiled.limits(config) == DEFAULT_LIMITS
     assert compiled.limits(config, headers=1000) == DEFAULT_LIMITS
-    more = compiled.limits(config, headers=100_000)
-    assert more == dataclasses.replace(DEFAULT_LIMITS, headers=100_000)
+    raised = compiled.limits(config, headers=100_000)
+    assert raised == dataclasses.replace(DEFAULT_LIMITS, headers=100_000)
     names = [field.name for field in dataclasses.fields(Limits)]
     assert keys_at(("limits",)) == names
 
@@ -42,7 +42,7 @@ def test_an_explicit_limit_overrides_the_protocols_default(needs: int) -> None:
     assert compiled.limits(config, needs).headers == 20 * 1024
 
 
-def test_the_demo() -> None:
+def test_the_default_configuration_is_the_demo() -> None:
     config = Config.default()
     route = compiled.routing_table(config).find("simple", "")
     assert route is not None
@@ -145,7 +145,7 @@ WHOLE_DATA = yaml.safe_load((GOOD / "everything.yaml").read_text(encoding="utf-8
 PATHS = [path for path in paths(WHOLE_DATA) if path]
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(st.lists(st.tuples(st.sampled_from(PATHS), ANYTHING), min_size=1, max_size=3))
 def test_any_value_is_accepted_or_rejected_with_a_clear_message(
     changes: list[tuple[tuple[Any, ...], Any]],

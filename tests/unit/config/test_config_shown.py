@@ -60,7 +60,7 @@ def test_defaults_are_shown_on_request() -> None:
     assert "idle_body_time: 30s" in redacted_yaml(config(), defaults=True)
 
 
-def test_a_change_is_a_diff() -> None:
+def test_the_diff_has_the_changed_lines() -> None:
     assert redacted_diff(config(), config()) == ""
     other = parse(TEXT.format(HASH, "2", "pass@hunter2").replace("5/s", "6/s"), "routes.yaml", {})
     lines = redacted_diff(config(), other).splitlines()
@@ -86,11 +86,11 @@ def test_options_of_plug_ins_that_may_be_credentials_are_hidden() -> None:
             backend: m
             transforms: {inputs: {x: [{plugin: {transform: "a:B", options: {key: hunter2}}}]}}
     """
-    shown = _redact(yaml.safe_load(text))
-    assert "hunter2" not in str(shown)
-    assert str(shown).count("(hidden)") == 5
-    assert "shown" in str(shown)
-    assert shown["listeners"]["codecs"]["my-codec"]["strict"] == "yes"
+    redacted = _redact(yaml.safe_load(text))
+    assert "hunter2" not in str(redacted)
+    assert str(redacted).count("(hidden)") == 5
+    assert "shown" in str(redacted)
+    assert redacted["listeners"]["codecs"]["my-codec"]["strict"] == "yes"
 
 
 def test_a_number_that_may_be_a_credential_is_hidden() -> None:
@@ -103,17 +103,17 @@ def test_a_number_that_may_be_a_credential_is_hidden() -> None:
         routes: [{{model: "*", backend: demo}}]
     """
     old, new = [parse(text.format(each), "routes.yaml", {}) for each in (1234, 56.78)]
-    shown = redacted_yaml(old)
-    assert "password: (hidden)" in shown
-    assert "auth: true" in shown
-    assert "size: 7" in shown
+    redacted = redacted_yaml(old)
+    assert "password: (hidden)" in redacted
+    assert "auth: true" in redacted
+    assert "size: 7" in redacted
     diff = redacted_diff(old, new)
     assert "1234" not in diff
     assert "56.78" not in diff
     assert "password: (hidden, changed)" in diff
 
 
-def test_an_invisible_change_is_reported() -> None:
+def test_a_change_of_hidden_values_only_is_reported() -> None:
     assert redacted_diff(config(), config(password="hunter3")) == HIDDEN_CHANGE
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from infergate.config import ConfigError, Mistake, load, source
 from infergate.config.mistakes import format_path, nearest, suggestion
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NO_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def data(text: str, **environ: str) -> Any:
@@ -45,9 +45,9 @@ def data(text: str, **environ: str) -> Any:
         ("=", "="),
     ],
 )
-def test_scalars(text: str, value: Any) -> None:
-    found = data(f"k: {text}\n")["k"]
-    assert (found, type(found)) == (value, type(value))
+def test_scalars_are_yaml_1_2(text: str, value: Any) -> None:
+    parsed = data(f"k: {text}\n")["k"]
+    assert (parsed, type(parsed)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_scalars(text: str, value: Any) -> None:
         ("${NESTED}", "${N}"),
     ],
 )
-def test_the_environment(text: str, value: Any) -> None:
+def test_variables_are_replaced(text: str, value: Any) -> None:
     environ = {"N": "7", "T": "text", "EMPTY": "", "LIST": "[1, 2]", "NESTED": "${N}"}
     assert data(f"k: {text}\n", **environ)["k"] == value
 
@@ -93,7 +93,7 @@ def test_every_path_has_its_line() -> None:
     assert read.line(("nowhere",)) == 1
 
 
-def test_merges_fill_in_and_do_not_replace() -> None:
+def test_merge_keys_do_not_replace_existing_keys() -> None:
     text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2}\nc: {y: 3, <<: [*b, {z: 4, x: 9}]}\n"
     assert data(text) == {
         "a": {"x": 1, "y": 1},
@@ -117,7 +117,7 @@ def test_aliases_within_aliases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert "nested aliases" in read.mistakes[0].message
 
 
-def test_an_error_without_a_position() -> None:
+def test_text_that_is_not_yaml_is_rejected() -> None:
     with pytest.raises(ConfigError, match="not YAML"):
         source.parse("a: \x01", "f", {})
 
@@ -131,7 +131,7 @@ def test_the_pure_python_loader_gives_the_same_result(monkeypatch: pytest.Monkey
     assert (fast.data, fast.lines) == (slow.data, slow.lines)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path / "no.yaml", {})
     assert str(caught.value) == f"{tmp_path}/no.yaml: cannot be read: No such file or directory"
@@ -156,19 +156,19 @@ def test_a_mistake_is_reported_with_its_position() -> None:
     )
 
 
-def test_paths() -> None:
+def test_paths_are_formatted() -> None:
     assert format_path(()) == ""
     assert format_path(("a", 0, "b", "c.d", "")) == "a[0].b['c.d']['']"
 
 
-def test_the_nearest_name() -> None:
+def test_the_nearest_name_is_suggested() -> None:
     assert nearest("Max-Batch-Size", ["max_batch_size"]) == "max_batch_size"
     assert nearest("zzz", ["abc"]) is None
     assert suggestion("zzz", []) == ""
     assert suggestion("zzz", ["b", "a"]) == "; expected one of: a, b"
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(st.text(max_size=60) | st.text("a:-[]{}&*!|>'\"#%@` \n${}<", max_size=40))
 def test_arbitrary_text_gives_data_or_errors(text: str) -> None:
     with suppress(ConfigError):

@@ -12,7 +12,7 @@ from infergate.config.values import Url
 from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NO_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 SIZES = {0: 0, 17: 17, "17": 17, "100B": 100, "64KiB": 65536, "1 GiB": 1 << 30}
@@ -22,7 +22,7 @@ INVALID_DURATIONS = (False, None, 30, 1.5, "30", "s", "-1s", "1m30s", "inf", "٣
 INVALID_HEDGES = ("p0", "p100", "p", "95", 95, None, "P95", "p95.123", "-1s")
 
 
-def test_sizes_and_durations() -> None:
+def test_sizes_and_durations_are_parsed() -> None:
     assert {text: values.parse_size(text) for text in SIZES} == SIZES
     assert {text: values.parse_duration(text) for text in DURATIONS} == DURATIONS
 
@@ -35,13 +35,13 @@ def test_sizes_and_durations() -> None:
         *((values.parse_hedge, text, "50ms or a percentile") for text in INVALID_HEDGES),
     ],
 )
-def test_invalid_values(parse: Any, text: Any, error: str) -> None:
+def test_invalid_values_are_rejected(parse: Any, text: Any, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         parse(text)
 
 
 @pytest.mark.parametrize(("text", "percent"), [("p95", 95), ("p99.9", 99.9), ("p5", 5)])
-def test_hedges(text: str, percent: float) -> None:
+def test_hedge_percentiles_are_parsed(text: str, percent: float) -> None:
     result = values.parse_hedge(text)
     assert (result.after_seconds, result.percentile) == (None, pytest.approx(percent / 100))
     assert values.hedge_text(result) == text
@@ -49,7 +49,7 @@ def test_hedges(text: str, percent: float) -> None:
     assert values.hedge_text(HedgePolicy(0.05)) == "50ms"
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(st.integers(0, 1 << 40), st.integers(0, 10**8))
 def test_formatted_sizes_and_durations_round_trip(size: int, milliseconds: int) -> None:
     assert values.parse_size(values.size_text(size)) == size
@@ -66,7 +66,7 @@ def test_formatted_sizes_and_durations_round_trip(size: int, milliseconds: int) 
         ("gateway.local:65535", "gateway.local", 65535),
     ],
 )
-def test_addresses(text: str, host: str, port: int) -> None:
+def test_addresses_are_parsed(text: str, host: str, port: int) -> None:
     assert values.parse_address(text) == Address(host, port)
     assert str(Address(host, port)) == text
 
@@ -78,13 +78,13 @@ def test_urls_round_trip(text: str) -> None:
     assert str(values.parse_url(text)) == text
 
 
-def test_the_parts_of_a_url() -> None:
+def test_a_url_is_split_into_its_parts() -> None:
     assert values.parse_url("HTTP://Models.Example/a/b//") == Url(
         "http", "Models.Example", None, "/a/b"
     )
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(st.text(max_size=20) | st.none() | st.integers() | st.booleans() | st.floats())
 @pytest.mark.parametrize(
     "parse",
@@ -102,7 +102,7 @@ def test_anything_parses_or_is_a_value_error(parse: Any, value: Any) -> None:
         parse(value)
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(st.text("/:[]@?#.a1%", max_size=12))
 def test_any_url_parses_or_is_a_value_error(text: str) -> None:
     with suppress(ValueError):

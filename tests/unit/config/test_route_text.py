@@ -1,4 +1,4 @@
-"""The words that tables use for routes and endpoints."""
+"""The text of routes and endpoints in tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def route_of(keys: str) -> RouteConfig:
         ),
     ],
 )
-def test_targets(keys: str, text: str) -> None:
+def test_targets_are_described(keys: str, text: str) -> None:
     assert targets_text(route_of(keys)) == text
 
 
@@ -50,7 +50,7 @@ def test_targets(keys: str, text: str) -> None:
         ("{record: {percent: 12.5}}", "12.5% recorded"),
     ],
 )
-def test_policies(keys: str, text: str) -> None:
+def test_policies_are_described(keys: str, text: str) -> None:
     assert policies_text(route_of(keys)) == text
 
 
@@ -68,6 +68,6 @@ def test_policies(keys: str, text: str) -> None:
         ),
     ],
 )
-def test_endpoints(keys: str, text: str) -> None:
+def test_endpoints_are_described(keys: str, text: str) -> None:
     backend = BackendConfig.model_validate_json(json.dumps(yaml.safe_load(keys)))
     assert endpoints_text(backend) == text

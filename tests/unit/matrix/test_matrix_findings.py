@@ -1,4 +1,4 @@
-"""The finding of the matrix for each way in which an inference may change."""
+"""The matrix's findings about changed requests, responses and errors."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ ONE = fp32("A", 0x3F800000)
 TWO = fp32("B", 0x40000000)
 NAN = fp32("A", 0x7FC00001)
 REQUEST = InferRequest("m", "1", "id", {"n": 1, "t": "x"}, (ONE,), (RequestedOutput("A"),))
-GIVEN = InferResponse("m", "1", "id", {"n": 1}, (ONE, TWO))
+RESPONSE = InferResponse("m", "1", "id", {"n": 1}, (ONE, TWO))
 PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
 
 
-def judged(differences: Iterator[str]) -> str:
+def note_of(differences: Iterator[str]) -> str:
     """Return the note of the finding, empty if nothing differs, or "wrong"."""
     finding = finding_of([*differences])
     assert (finding.mark is Mark.EXACT) == (not finding.note)
@@ -75,8 +75,8 @@ def judged(differences: Iterator[str]) -> str:
         ({"outputs": (RequestedOutput("C"),)}, "wrong"),
     ],
 )
-def test_the_request_that_a_server_receives(changed: dict[str, Any], expected: str) -> None:
-    assert judged(request_differences(REQUEST, replace(REQUEST, **changed))) == expected
+def test_changes_of_the_request_are_noted(changed: dict[str, Any], expected: str) -> None:
+    assert note_of(request_differences(REQUEST, replace(REQUEST, **changed))) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,29 +94,29 @@ def test_the_request_that_a_server_receives(changed: dict[str, Any], expected: s
         ({"outputs": (ONE, TWO, fp32("C", 0))}, "wrong"),
     ],
 )
-def test_the_response_that_a_client_receives(changed: dict[str, Any], expected: str) -> None:
-    assert judged(response_differences(GIVEN, replace(GIVEN, **changed), PLAIN)) == expected
+def test_changes_of_the_response_are_noted(changed: dict[str, Any], expected: str) -> None:
+    assert note_of(response_differences(RESPONSE, replace(RESPONSE, **changed), PLAIN)) == expected
 
 
-def test_only_nan_payloads_may_be_lost() -> None:
-    meant = replace(PLAIN, inputs=(NAN,))
+def test_lost_nan_payloads_are_noted() -> None:
+    sent = replace(PLAIN, inputs=(NAN,))
     other = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
-    assert judged(request_differences(meant, other)) == "NaN payloads are lost"
-    assert judged(request_differences(meant, PLAIN)) == "wrong"
+    assert note_of(request_differences(sent, other)) == "NaN payloads are lost"
+    assert note_of(request_differences(sent, PLAIN)) == "wrong"
 
 
 def test_a_server_may_compute_all_outputs() -> None:
-    meant = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
+    sent = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
     received = replace(PLAIN, outputs=())
-    finding = finding_of([*request_differences(meant, received)])
+    finding = finding_of([*request_differences(sent, received)])
     assert finding.mark is Mark.CONVERTED
     assert finding.note.startswith("the server computes all outputs")
 
 
-def test_outputs_have_the_requested_order() -> None:
+def test_outputs_must_have_the_requested_order() -> None:
     request = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
-    assert not [*response_differences(GIVEN, replace(GIVEN, outputs=(TWO, ONE)), request)]
-    assert judged(response_differences(GIVEN, GIVEN, request)) == "wrong"
+    assert not [*response_differences(RESPONSE, replace(RESPONSE, outputs=(TWO, ONE)), request)]
+    assert note_of(response_differences(RESPONSE, RESPONSE, request)) == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -133,18 +133,18 @@ def test_outputs_have_the_requested_order() -> None:
         (ONE, "wrong"),
     ],
 )
-def test_classes(output: Tensor, expected: str) -> None:
+def test_classes_are_checked(output: Tensor, expected: str) -> None:
     request = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
-    given = replace(GIVEN, outputs=(texts("A", b"1.000000:2:x"),))
-    got = replace(given, outputs=(output,))
-    assert judged(response_differences(given, got, request)) == expected
+    original = replace(RESPONSE, outputs=(texts("A", b"1.000000:2:x"),))
+    received = replace(original, outputs=(output,))
+    assert note_of(response_differences(original, received, request)) == expected
 
 
 BUSY = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
 
 
 @pytest.mark.parametrize(
-    ("got", "notes"),
+    ("received", "notes"),
     [
         (GatewayError(Kind.OVERLOADED, "it is busy", retry_after=3), []),
         (GatewayError(Kind.NO_BACKEND, "it is busy", retry_after=3), []),
@@ -156,8 +156,8 @@ BUSY = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
         (None, ["! a response instead of an error"]),
     ],
 )
-def test_errors(got: GatewayError | None, notes: list[str]) -> None:
-    assert [*error_differences(BUSY, got)] == notes
+def test_changed_errors_are_noted(received: GatewayError | None, notes: list[str]) -> None:
+    assert [*error_differences(BUSY, received)] == notes
 
 
 def test_a_rejection_is_described_without_the_name_of_its_model() -> None:

@@ -39,8 +39,8 @@ def test_stored_mismatches_are_compared_again(tmp_path: Path) -> None:
     for number in (2, 3):
         store(tmp_path, f"{number}", exchange(1), exchange(number))
     (tmp_path / "4.igrec").write_bytes((tmp_path / "3.igrec").read_bytes()[:-3])
-    found, damaged = summarize_mismatches(tmp_path)
-    (model,) = found.routes["route"].values()
+    result, damaged = summarize_mismatches(tmp_path)
+    (model,) = result.routes["route"].values()
     assert (model.compared, model.equal) == (2, 0)
     assert [part.file for part in damaged] == [str(tmp_path / "4.igrec")]
 

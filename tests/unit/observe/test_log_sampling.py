@@ -66,13 +66,13 @@ def record(message: str, at: float, logger: str = "infergate") -> logging.LogRec
 
 def test_repeated_lines_within_a_second_are_sampled() -> None:
     rate_limit = LogRateLimit(2)
-    passed = [rate_limit.filter(record("it broke: %s", 1.0)) for _ in range(5)]
-    assert passed == [True] * 2 + [False] * 3
+    logged = [rate_limit.filter(record("failed: %s", 1.0)) for _ in range(5)]
+    assert logged == [True] * 2 + [False] * 3
     assert rate_limit.filter(record("something else: %s", 1.5))
-    for at, more in ((2.0, " (3 similar lines left out before)"), (3.0, "")):
-        later = record("it broke: %s", at)
+    for at, suffix in ((2.0, " (3 similar lines left out before)"), (3.0, "")):
+        later = record("failed: %s", at)
         assert rate_limit.filter(later)
-        assert later.getMessage() == f"it broke: {at}{more}"
+        assert later.getMessage() == f"failed: {at}{suffix}"
 
 
 def test_audit_lines_are_never_left_out() -> None:

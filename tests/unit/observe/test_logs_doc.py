@@ -39,9 +39,9 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
         for node in ast.walk(ast.parse(text)) if LOGS.search(text) else ():
             match node:
                 case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=logger), attr=level), keywords=given
+                    func=ast.Attribute(value=ast.Name(id=logger), attr=level), keywords=keywords
                 ) if logger in LOGGERS and level in LEVELS:
-                    extra = [each.value for each in given if each.arg == "extra"]
+                    extra = [each.value for each in keywords if each.arg == "extra"]
                     names = {
                         name.id for e in extra for name in ast.walk(e) if isinstance(name, ast.Name)
                     }
@@ -53,16 +53,16 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def test_every_line_has_an_event() -> None:
-    found = lines()
-    assert len(found) > 40
-    assert [position for position, _, events in found if not events] == []
-    assert {event for _, _, events in found for event in events} == set(LOG_EVENTS) - LIBRARY_EVENTS
+    calls = lines()
+    assert len(calls) > 40
+    assert [position for position, _, events in calls if not events] == []
+    assert {event for _, _, events in calls for event in events} == set(LOG_EVENTS) - LIBRARY_EVENTS
 
 
 def test_every_warning_and_error_has_advice() -> None:
-    bad = {event for _, level, events in lines() for event in events if level != "INFO"}
+    problems = {event for _, level, events in lines() for event in events if level != "INFO"}
     assert [
-        event for event in sorted(bad - {"endpoint_up"}) if not LOG_EVENTS[event]["advice"]
+        event for event in sorted(problems - {"endpoint_up"}) if not LOG_EVENTS[event]["advice"]
     ] == []
 
 

@@ -40,10 +40,10 @@ def documented() -> dict[str, MetricDescription]:
 
 
 def labels_of(collector: Collector, family: Metric) -> frozenset[str]:
-    named = getattr(family, "labels", ()) or getattr(collector, "_labelnames", ())
-    found = {name for sample in family.samples for name in sample.labels} - {"le"}
-    assert not named or found <= set(named)
-    return frozenset(named or found)
+    declared = getattr(family, "labels", ()) or getattr(collector, "_labelnames", ())
+    used = {name for sample in family.samples for name in sample.labels} - {"le"}
+    assert not declared or used <= set(declared)
+    return frozenset(declared or used)
 
 
 def unit_of(family: Metric) -> str:
@@ -82,7 +82,7 @@ async def test_the_page_lists_the_exported_metrics() -> None:
 
 async def test_other_pages_name_existing_metrics() -> None:
     fixtures = {name for name in vars(pytest_plugin) if name.startswith("infergate_")}
-    known = {*await all_exported(), *fixtures}
+    existing = {*await all_exported(), *fixtures}
     pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks"]
     named = {
         (page.name, name)
@@ -90,7 +90,7 @@ async def test_other_pages_name_existing_metrics() -> None:
         for name in NAMED.findall(page.read_text(encoding="utf-8"))
     }
     assert len(named) > 40
-    assert [each for each in sorted(named) if each[1] not in known] == []
+    assert [each for each in sorted(named) if each[1] not in existing] == []
 
 
 def test_the_page_lists_the_buckets() -> None:

@@ -60,7 +60,7 @@ LABELS = {
 }  # fmt: skip
 
 
-def test_a_request_is_counted_with_time_and_bytes() -> None:
+def test_a_request_is_counted_with_its_duration_and_bytes() -> None:
     metrics = Metrics()
     metrics.record(finished_record(), 0.5)
     metrics.record(finished_record(outcome="timeout"), 0.5)

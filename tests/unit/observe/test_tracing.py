@@ -79,10 +79,10 @@ def attributes(span: ReadableSpan) -> Mapping[str, Any]:
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
-    result = Spans()
-    monkeypatch.setattr(tracing, "create_tracer", lambda: OpenTelemetry(result.provider))
-    yield result
-    result.provider.shutdown()
+    recorded = Spans()
+    monkeypatch.setattr(tracing, "create_tracer", lambda: OpenTelemetry(recorded.provider))
+    yield recorded
+    recorded.provider.shutdown()
 
 
 @asynccontextmanager
@@ -100,8 +100,8 @@ async def running(
 def builtin_config(**more: Any) -> dict[str, Any]:
     return {
         "listeners": LISTENERS,
-        "backends": {"own": {"protocol": "builtin"}},
-        "routes": ({"model": "*", "backend": "own"},),
+        "backends": {"embedded": {"protocol": "builtin"}},
+        "routes": ({"model": "*", "backend": "embedded"},),
         **more,
     }
 
@@ -172,20 +172,20 @@ async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: s
 async def request_span(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
     """Return a request's span, which ends just after the response."""
 
-    def found() -> list[ReadableSpan]:
+    def matching() -> list[ReadableSpan]:
         return [span for span in spans.children(parent) if span.name.startswith(operation)]
 
-    await until(found)
-    (span,) = found()
+    await until(matching)
+    (span,) = matching()
     return span
 
 
 async def root_span(spans: Spans) -> ReadableSpan:
     """Return the span of an inference that begins a trace."""
     await until(lambda: any(span.name == "infer *" for span in spans.all()))
-    found = next(span for span in spans.all() if span.name == "infer *")
-    assert found.parent is None
-    return found
+    root = next(span for span in spans.all() if span.name == "infer *")
+    assert root.parent is None
+    return root
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
@@ -225,21 +225,21 @@ async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> 
 
 def events(span: ReadableSpan) -> list[tuple[str, object, object]]:
     return [
-        (each.name, result["rpc.message.type"], result["rpc.message.id"])
+        (each.name, fields["rpc.message.type"], fields["rpc.message.id"])
         for each in span.events
-        if (result := each.attributes or {})
+        if (fields := each.attributes or {})
     ]
 
 
-async def count_responses(gateway: RunningGateway, protocol: str, times: int) -> int:
-    numbers = (
-        tensor_from_array("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
-        tensor_from_array("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
+async def count_responses(gateway: RunningGateway, protocol: str, count: int) -> int:
+    inputs = (
+        tensor_from_array("IN", Datatype.INT32, np.arange(count, dtype=np.int32)),
+        tensor_from_array("DELAY", Datatype.UINT32, np.zeros(count, np.uint32)),
     )
     context = RequestContext("test", headers=HEADERS)
     async with client(gateway, protocol, "repeat") as backend:
         responses: AsyncGenerator[Any, None] = backend.stream(
-            InferRequest("repeat", inputs=numbers), context
+            InferRequest("repeat", inputs=inputs), context
         )
         async with aclosing(responses):
             return len([each async for each in responses])
@@ -262,7 +262,7 @@ async def test_each_response_of_a_stream_is_an_event(
         assert events(request) == [("rpc.message", "SENT", number) for number in (1, 2, 3)]
         received = [each for span in spans.upstream(request, "server") for each in events(span)]
         assert received[:3] == [("rpc.message", "RECEIVED", number) for number in (1, 2, 3)]
-        assert len(received) <= 4, "at most one more, for the end"
+        assert len(received) <= 4, "at most one more event, for the end of the stream"
         spans.exporter.clear()
         assert await count_responses(gateway, protocol, 200) == 200
         request = await request_span(spans, "stream_infer")
@@ -278,7 +278,7 @@ async def test_a_unary_request_has_no_message_events(spans: Spans) -> None:
             assert events(await request_span(spans, "infer")) == []
 
 
-async def test_a_request_without_a_trace_begins_one(spans: Spans) -> None:
+async def test_a_request_with_an_invalid_traceparent_starts_a_new_trace(spans: Spans) -> None:
     async with running(builtin_config()) as gateway:
         await infer(gateway, "v2-rest", "identity", traceparent="00-nonsense-01")
         await root_span(spans)
@@ -302,7 +302,7 @@ async def test_a_failed_request_has_an_error_type(spans: Spans) -> None:
         with pytest.raises(GatewayError):
             await infer(gateway, "v2-rest", "unknown")
         request = await request_span(spans, "infer")
-        assert request.status.status_code is StatusCode.UNSET, "it is the client's error"
+        assert request.status.status_code is StatusCode.UNSET, "an error of the client"
         (route,) = (each for each in spans.children(id_of(request)) if each.name == "route")
         assert route.status.status_code is StatusCode.ERROR
 
@@ -318,7 +318,9 @@ async def test_an_unsampled_trace_stays_unsampled(spans: Spans) -> None:
         assert [each.name for each in spans.all() if "infer" in each.name] == []
 
 
-async def test_a_backend_with_tracing_off_gets_no_trace_headers(spans: Spans) -> None:
+async def test_a_backend_without_traceparent_in_forward_headers_gets_no_trace_headers(
+    spans: Spans,
+) -> None:
     async with proxied(forward_headers=("x-*",)) as gateway:
         for backend in ("v2-rest", "v2-grpc"):
             spans.exporter.clear()
@@ -332,7 +334,7 @@ async def test_a_backend_with_tracing_off_gets_no_trace_headers(spans: Spans) ->
             await root_span(spans)
 
 
-async def test_histograms_and_lines_name_the_trace(
+async def test_exemplars_and_access_log_lines_have_the_trace_id(
     spans: Spans, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     group = WorkerGroup()
@@ -415,20 +417,20 @@ def test_without_the_package_the_configuration_error_has_the_install_command(
 
 
 async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> None:
-    result = OpenTelemetry(spans.provider)
+    tracer = OpenTelemetry(spans.provider)
     context = RequestContext("test", headers=HEADERS)
-    result.start_request(context)
+    tracer.start_request(context)
     before = context.headers
-    result.start_request(context)
+    tracer.start_request(context)
     assert context.headers is before, "the span has already started"
     for raised in (ZeroDivisionError("secret"), asyncio.CancelledError()):
-        with pytest.raises(type(raised)), result.start_step("parse"):
+        with pytest.raises(type(raised)), tracer.start_step("parse"):
             raise raised
     context.record.record_error(GatewayError(Kind.INTERNAL, "internal error"))
-    result.end_request(context)
-    result.end_request(RequestContext("test"))
+    tracer.end_request(context)
+    tracer.end_request(RequestContext("test"))
     (request,) = spans.children(PARENT)
     types = list(map(attributes, spans.children(id_of(request))))
     assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]
     assert all(not each.events for each in spans.all()), "no exception is recorded in full"
-    assert result.start_backend_span("nonsense", "b", "e") is None
+    assert tracer.start_backend_span("nonsense", "b", "e") is None

@@ -1,4 +1,4 @@
-"""Events have the attributes that CloudEvents and KServe define, and data that consumers accept."""
+"""Payload events: the attributes of CloudEvents and KServe, and data that consumers accept."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def test_each_response_of_a_stream_is_an_event() -> None:
 
 @pytest.mark.parametrize(("mode", "kinds"), [("request", ["request"]), ("response", ["response"])])
 def test_the_mode_selects_events(mode: Any, kinds: list[str]) -> None:
-    found = events(mode=mode)
-    assert [str(each.attributes["type"]).rpartition(".")[2] for each in found] == kinds
+    selected = events(mode=mode)
+    assert [str(each.attributes["type"]).rpartition(".")[2] for each in selected] == kinds
     assert event_count(EXCHANGE, mode) == 1
 
 
@@ -146,7 +146,7 @@ def test_data_is_always_valid_json() -> None:
     assert inputs[4]["data"] == []
 
 
-def test_trustyais_rules_hold() -> None:
+def test_events_satisfy_the_rules_of_trustyai() -> None:
     """TrustyAI's models (src/endpoints/consumer) reject requested outputs, and data of another
     size.
     """
@@ -203,6 +203,6 @@ def test_long_attributes_are_cut() -> None:
 
 def test_the_json_format_holds_the_data_as_json() -> None:
     request, _ = events()
-    found = json.loads(structured_json(request))
-    assert found == {**request.attributes, "data": data(request)}
+    document = json.loads(structured_json(request))
+    assert document == {**request.attributes, "data": data(request)}
     assert b"\n" not in structured_json(request)

@@ -54,16 +54,16 @@ def files(path: Path) -> list[Path]:
 
 def only_record(path: Path) -> RecordedExchange:
     (file,) = files(path)
-    (found,) = read_recording(file)
-    assert isinstance(found, RecordedExchange)
-    return found
+    (stored,) = read_recording(file)
+    assert isinstance(stored, RecordedExchange)
+    return stored
 
 
 def test_a_mismatch_is_a_private_recording_with_both_responses(tmp_path: Path) -> None:
     assert folder_at(tmp_path).store(EXCHANGE, MIRRORED, "new") == STORED
-    found = only_record(tmp_path)
-    assert found.exchange == replace(EXCHANGE, headers={})
-    assert found.further_outcomes == {"new": MIRRORED}
+    stored = only_record(tmp_path)
+    assert stored.exchange == replace(EXCHANGE, headers={})
+    assert stored.further_outcomes == {"new": MIRRORED}
     (file,) = files(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -72,15 +72,15 @@ def test_a_mismatch_is_a_private_recording_with_both_responses(tmp_path: Path) -
 def test_credentials_and_redacted_tensors_are_not_stored(tmp_path: Path) -> None:
     folder = folder_at(tmp_path, headers=("*",), zeroed=("x", "y*"))
     assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
-    found = only_record(tmp_path)
-    assert found.exchange.headers == {"x-kept": "1", "x-other": "secret"}
+    stored = only_record(tmp_path)
+    assert stored.exchange.headers == {"x-kept": "1", "x-other": "secret"}
     tensors = [
-        *found.exchange.request.inputs,
-        *found.exchange.outcome.responses[0].outputs,
-        *found.further_outcomes["new"].responses[0].outputs,
+        *stored.exchange.request.inputs,
+        *stored.exchange.outcome.responses[0].outputs,
+        *stored.further_outcomes["new"].responses[0].outputs,
     ]
     assert [bytes(each.data) for each in tensors] == [bytes(8), bytes(4), bytes(4)]
-    assert found.redacted == ("x", "y")
+    assert stored.redacted == ("x", "y")
 
 
 @pytest.mark.parametrize("limits", [{"max_count": 2}, {"max_bytes": 1700}])

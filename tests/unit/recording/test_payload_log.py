@@ -90,57 +90,57 @@ class Harness:
 
 
 @asynccontextmanager
-async def harness(
+async def start_log(
     sink: Sink | None = None, has_helpers: bool = True, **limits: Any
 ) -> AsyncIterator[Harness]:
-    found = Harness(sink or Sink(), has_helpers, **limits)
-    yield found
-    await found.log.close()
+    running = Harness(sink or Sink(), has_helpers, **limits)
+    yield running
+    await running.log.close()
 
 
 async def test_closing_sends_the_waiting_events() -> None:
-    async with harness() as found:
-        found.add(exchange(), exchange())
-    assert [headers["ce-type"].rpartition(".")[2] for headers, _ in found.sent] == [
+    async with start_log() as running:
+        running.add(exchange(), exchange())
+    assert [headers["ce-type"].rpartition(".")[2] for headers, _ in running.sent] == [
         "request", "response", "request", "response",
     ]  # fmt: skip
-    ids = [headers["ce-id"] for headers, _ in found.sent]
+    ids = [headers["ce-id"] for headers, _ in running.sent]
     assert ids[0] == ids[1] != ids[2] == ids[3]
-    assert found.results == {"sent": 4}
-    assert found.sink.is_closed
+    assert running.results == {"sent": 4}
+    assert running.sink.is_closed
 
 
 async def test_a_queue_that_is_full_drops_and_counts() -> None:
-    async with harness(Sink(hangs=True), max_queue=3) as found:
-        found.add(*[exchange()] * 10)
-        assert found.results == {"dropped": 14}
-        found.sink.proceed.set()
-    assert found.results == {"dropped": 14, "sent": 6}
+    async with start_log(Sink(hangs=True), max_queue=3) as running:
+        running.add(*[exchange()] * 10)
+        assert running.results == {"dropped": 14}
+        running.sink.proceed.set()
+    assert running.results == {"dropped": 14, "sent": 6}
 
 
 async def test_the_bytes_of_the_queue_are_bounded_while_the_sink_hangs() -> None:
     limits = {"max_queue_bytes": 100_000, "max_exchange_bytes": 50_000}
-    async with harness(Sink(hangs=True), **limits) as found:
+    async with start_log(Sink(hangs=True), **limits) as running:
         for _ in range(50):
-            found.add(exchange(2500))  # 20 kB
+            running.add(exchange(2500))  # 20 kB
             await asyncio.sleep(0)
-        assert found.log._bytes <= 100_000
-        assert found.results["dropped"] == 2 * 46
-        found.sink.proceed.set()
-    assert found.results == {"dropped": 92, "sent": 8}
-    assert found.log._bytes == 0
+        assert running.log._bytes <= 100_000
+        assert running.results["dropped"] == 2 * 46
+        running.sink.proceed.set()
+    assert running.results == {"dropped": 92, "sent": 8}
+    assert running.log._bytes == 0
 
 
 async def test_texts_count_as_held_bytes() -> None:
-    async with harness(max_queue_bytes=100_000) as found:
-        found.add(exchange(parameters={"prompt": "x" * 30_000}))
-        assert found.results == {"dropped": 2}
+    async with start_log(max_queue_bytes=100_000) as running:
+        running.add(exchange(parameters={"prompt": "x" * 30_000}))
+        assert running.results == {"dropped": 2}
 
 
 async def test_an_inference_with_large_tensors_or_too_many_parameters_is_not_logged() -> None:
-    async with harness(max_exchange_bytes=1000) as found:
-        found.add(exchange(1000), exchange(100), exchange(parameters={"list": [0] * 10_001}))
-    assert found.results == {"too_large": 4, "sent": 2}
+    async with start_log(max_exchange_bytes=1000) as running:
+        running.add(exchange(1000), exchange(100), exchange(parameters={"list": [0] * 10_001}))
+    assert running.results == {"too_large": 4, "sent": 2}
 
 
 async def test_held_memory_is_charged_and_released() -> None:
@@ -152,40 +152,40 @@ async def test_held_memory_is_charged_and_released() -> None:
             return self.detached
 
     account = Account(10**6)
-    async with harness(Sink(hangs=True)) as found:
-        found.add(exchange(1000), memory=account)
+    async with start_log(Sink(hangs=True)) as running:
+        running.add(exchange(1000), memory=account)
         assert account.held == 0
         assert account.detached.held > 8000
         for _ in range(5):
             await asyncio.sleep(0)
         assert account.detached.peak > account.detached.held > 16_000  # tensors and JSON
-        found.sink.proceed.set()
+        running.sink.proceed.set()
     assert account.detached.held == 0
-    assert found.results == {"sent": 2}
+    assert running.results == {"sent": 2}
 
 
 async def test_without_memory_events_are_dropped() -> None:
-    async with harness() as found:
-        found.add(exchange(), memory=Budget(100))
-        found.add(exchange(1000), memory=Budget(20_000))  # the JSON needs more
-    assert found.results == {"dropped": 4}
-    assert found.sink.batches == []
+    async with start_log() as running:
+        running.add(exchange(), memory=Budget(100))
+        running.add(exchange(1000), memory=Budget(20_000))  # the JSON needs more
+    assert running.results == {"dropped": 4}
+    assert running.sink.batches == []
 
 
 async def test_only_small_tensors_are_written_by_the_event_loop() -> None:
-    async with harness() as found:
-        found.add(exchange(100), exchange(100_000))
-    (job,) = found.helpers.jobs
+    async with start_log() as running:
+        running.add(exchange(100), exchange(100_000))
+    (job,) = running.helpers.jobs
     assert job.function is encode_exchange
     assert (job.cost, job.client) == (800_000, ("payload log", ""))
-    assert found.results == {"sent": 4}
+    assert running.results == {"sent": 4}
 
 
 async def test_without_helpers_a_thread_writes_large_tensors() -> None:
-    async with harness(has_helpers=False) as found:
-        found.log.add(exchange(100_000), "request", UNLIMITED)
-    assert found.results == {"sent": 1}
-    ((_, body),) = found.sent
+    async with start_log(has_helpers=False) as running:
+        running.log.add(exchange(100_000), "request", UNLIMITED)
+    assert running.results == {"sent": 1}
+    ((_, body),) = running.sent
     assert len(json.loads(body)["inputs"][0]["data"]) == 100_000
 
 
@@ -194,26 +194,26 @@ async def test_without_helpers_a_thread_writes_large_tensors() -> None:
     [(Kind.OVERLOADED, "dropped"), (Kind.TIMEOUT, "dropped"), (Kind.INTERNAL, "failed")],
 )
 async def test_a_helpers_error_is_counted(error: Kind, result: str) -> None:
-    async with harness() as found:
-        found.helpers.error = GatewayError(error, "")
-        found.add(exchange(100_000), exchange())
-    assert found.results == {result: 2, "sent": 2}
+    async with start_log() as running:
+        running.helpers.error = GatewayError(error, "")
+        running.add(exchange(100_000), exchange())
+    assert running.results == {result: 2, "sent": 2}
 
 
 async def test_failures_of_the_sink_are_logged_when_they_begin_and_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    async with harness(Sink(result="failed")) as found:
-        found.add(exchange())
-        await found.sink.has_sent.wait()
-        found.sink.result = "sent"
-        found.add(exchange(), exchange())
+    async with start_log(Sink(result="failed")) as running:
+        running.add(exchange())
+        await running.sink.has_sent.wait()
+        running.sink.result = "sent"
+        running.add(exchange(), exchange())
     assert [record.__dict__["event"] for record in caplog.records] == [
         "payload_log_fails", "payload_log_back",
     ]  # fmt: skip
     assert "no route to host" in caplog.text
-    assert found.results == {"failed": 2, "sent": 4}
+    assert running.results == {"failed": 2, "sent": 4}
 
 
 async def test_an_error_of_the_sink_fails_only_its_batch(caplog: pytest.LogCaptureFixture) -> None:
@@ -224,54 +224,54 @@ async def test_an_error_of_the_sink_fails_only_its_batch(caplog: pytest.LogCaptu
                 raise ZeroDivisionError
             return await super().send(events)
 
-    async with harness(Broken()) as found:
-        found.add(exchange(), exchange())
-    assert found.results == {"failed": 2, "sent": 2}
+    async with start_log(Broken()) as running:
+        running.add(exchange(), exchange())
+    assert running.results == {"failed": 2, "sent": 2}
     assert "internal error in the payload log" in caplog.text
 
 
 async def test_a_batch_is_bounded_by_number_and_bytes() -> None:
     sink = Sink(max_batch=4)
-    async with harness(sink) as found:
-        found.add(*[exchange()] * 6, *[exchange(600_000)] * 3)  # 4.8 MB each
+    async with start_log(sink) as running:
+        running.add(*[exchange()] * 6, *[exchange(600_000)] * 3)  # 4.8 MB each
     assert [len(batch) for batch in sink.batches] == [8, 6, 2, 2]
 
 
 async def test_an_incomplete_batch_is_sent_after_a_while() -> None:
     sink = Sink(max_batch=100)
     sink.max_wait = 0.001
-    async with harness(sink) as found:
-        found.add(exchange())
+    async with start_log(sink) as running:
+        running.add(exchange())
         await sink.has_sent.wait()
-        assert found.results["dropped"] == 0
+        assert running.results["dropped"] == 0
 
 
 async def test_a_sink_that_hangs_does_not_prevent_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.recording.payload_log._CLOSE_TIMEOUT_SECONDS", 0.01)
-    async with harness(Sink(hangs=True)) as found:
-        found.add(exchange(), exchange(), exchange())
+    async with start_log(Sink(hangs=True)) as running:
+        running.add(exchange(), exchange(), exchange())
         await asyncio.sleep(0)
-    assert found.results == {"dropped": 6}
-    found.add(exchange())
-    assert found.results == {"dropped": 8}
+    assert running.results == {"dropped": 6}
+    running.add(exchange())
+    assert running.results == {"dropped": 8}
 
 
 async def test_a_redacted_body_and_the_response_to_it_are_not_logged() -> None:
     body = OpaqueParameters({"p": "PATIENT"}, ("tfs-rest",), b"classify\0PATIENT")
     answer = Tensor("response", Datatype.BYTES, (1,), pack_bytes([b"PATIENT"]))
     outcome = Outcome((InferResponse("m", outputs=(answer,)),))
-    async with harness(redaction=Redaction(removed=["y"])) as found:
-        found.add(Exchange(InferRequest("m", parameters=body), outcome))
-    assert len(found.sent) == 2
-    assert "PATIENT" not in repr(found.sent)
+    async with start_log(redaction=Redaction(removed=["y"])) as running:
+        running.add(Exchange(InferRequest("m", parameters=body), outcome))
+    assert len(running.sent) == 2
+    assert "PATIENT" not in repr(running.sent)
 
 
 async def test_redaction_applies_before_anything_is_encoded() -> None:
     redaction = Redaction(["x-tenant", "authorization"], ["x"])
     headers = {"x-tenant": "a", "authorization": "secret", "x-other": "b"}
-    async with harness(redaction=redaction) as found:
-        found.add(replace(exchange(), headers=headers))
-    for attributes, body in found.sent:
+    async with start_log(redaction=redaction) as running:
+        running.add(replace(exchange(), headers=headers))
+    for attributes, body in running.sent:
         assert attributes["ce-metadata"] == '{"X-Tenant":["a"]}'
         assert {"inputs", "outputs"} & json.loads(body).keys()
         assert [] in json.loads(body).values()
@@ -280,17 +280,17 @@ async def test_redaction_applies_before_anything_is_encoded() -> None:
 async def test_a_route_may_omit_errors() -> None:
     context = RequestContext("peer")
     failed = exchange(error=GatewayError(Kind.TIMEOUT, "late"))
-    async with harness() as found:
-        quiet = found.log.observer("m", 0, "all", errors=False)
+    async with start_log() as running:
+        quiet = running.log.observer("m", 0, "all", errors=False)
         assert not quiet.selects(failed.request, context)
         quiet.observe(failed, UNLIMITED)
-        found.log.observer("m", 100, "response", errors=True).observe(failed, UNLIMITED)
-    ((headers, body),) = found.sent
+        running.log.observer("m", 100, "response", errors=True).observe(failed, UNLIMITED)
+    ((headers, body),) = running.sent
     assert headers["ce-statuscode"] == "504"
     assert json.loads(body) == {"error": "late"}
 
 
 async def test_a_stream_that_does_not_fit_into_memory_is_counted() -> None:
-    async with harness() as found:
-        found.log.observer("m", 100, "all", errors=True).count_lost()
-    assert found.results == {"dropped": 1}
+    async with start_log() as running:
+        running.log.observer("m", 100, "all", errors=True).count_lost()
+    assert running.results == {"dropped": 1}

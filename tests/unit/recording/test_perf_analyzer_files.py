@@ -1,4 +1,4 @@
-"""perf_analyzer's input files: every form is read, and exported requests are read exactly."""
+"""Import and export of perf_analyzer's input files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ INT = TensorMetadata("x", "INT32", (2, 2))
 TEXT = TensorMetadata("t", "BYTES", (-1,))
 SUM = TensorMetadata("sum", "INT64", (1,))
 MODEL = ModelMetadata("m", inputs=(INT, TEXT), outputs=(SUM,))
-FOUR = np.array([[1, 2], [3, 4]], np.int32)
-X = tensor_from_array("x", Datatype.INT32, FOUR)
+MATRIX = np.array([[1, 2], [3, 4]], np.int32)
+X = tensor_from_array("x", Datatype.INT32, MATRIX)
 T = Tensor("t", Datatype.BYTES, (2,), pack_bytes([b"a", b"\xff"]))
 Y = tensor_from_array("sum", Datatype.INT64, np.array([10]))
 
@@ -61,20 +61,20 @@ def b64(data: bytes) -> dict[str, str]:
     ids=["flat", "nested", "content", "content-shape", "b64", "b64-shape"],
 )
 def test_every_form_of_a_tensor_is_read(tmp_path: Path, value: Any) -> None:
-    (found,) = read(tmp_path, {"data": [{"x": value}]})
-    assert found == Exchange(InferRequest("m", inputs=(X,)), Outcome())
+    (loaded,) = read(tmp_path, {"data": [{"x": value}]})
+    assert loaded == Exchange(InferRequest("m", inputs=(X,)), Outcome())
 
 
-def test_expected_outputs_are_the_response(tmp_path: Path) -> None:
+def test_validation_data_becomes_the_response(tmp_path: Path) -> None:
     document = {"data": [{"x": [1, 2, 3, 4]}], "validation_data": [{"sum": [10]}]}
-    (found,) = read(tmp_path, document)
-    assert found.outcome == Outcome((InferResponse("m", outputs=(Y,), is_last=True),))
+    (loaded,) = read(tmp_path, document)
+    assert loaded.outcome == Outcome((InferResponse("m", outputs=(Y,), is_last=True),))
 
 
-def test_lists_are_sequences(tmp_path: Path) -> None:
+def test_nested_lists_are_sequences(tmp_path: Path) -> None:
     step = {"x": [1, 2, 3, 4]}
-    found = read(tmp_path, {"data": [[step, step, step], [step]]})
-    assert [each.request.parameters for each in found] == [
+    loaded = read(tmp_path, {"data": [[step, step, step], [step]]})
+    assert [each.request.parameters for each in loaded] == [
         {"sequence_id": 1, "sequence_start": True},
         {"sequence_id": 1},
         {"sequence_id": 1, "sequence_end": True},
@@ -84,8 +84,8 @@ def test_lists_are_sequences(tmp_path: Path) -> None:
 
 def test_a_batch_dimension_is_added(tmp_path: Path) -> None:
     model = replace(MODEL, inputs=(TensorMetadata("x", "INT32", (-1, 2, 2)),), max_batch_size=8)
-    (found,) = read(tmp_path, {"data": [{"x": [1, 2, 3, 4]}]}, model)
-    assert found.request.inputs[0].shape == (1, 2, 2)
+    (loaded,) = read(tmp_path, {"data": [{"x": [1, 2, 3, 4]}]}, model)
+    assert loaded.request.inputs[0].shape == (1, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_batch_dimension_is_added(tmp_path: Path) -> None:
         ({"data": [{}], "validation_data": [{"x": [1]}]}, r"validation_data\[0\]: the model"),
     ],
 )
-def test_a_mistake_names_its_position(tmp_path: Path, document: Any, message: str) -> None:
+def test_errors_name_the_position_in_the_file(tmp_path: Path, document: Any, message: str) -> None:
     with pytest.raises(GatewayError, match=message) as caught:
         read(tmp_path, document)
     assert caught.value.kind is Kind.BAD_REQUEST
@@ -140,15 +140,15 @@ def test_an_export_can_be_imported(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(tensors(), max_size=3, unique_by=lambda t: t.name), max_size=3))
-def test_every_tensor_survives(tmp_path_factory: Any, requests: list[list[Tensor]]) -> None:
+def test_tensors_are_exported_exactly(tmp_path_factory: Any, requests: list[list[Tensor]]) -> None:
     file = tmp_path_factory.mktemp("export") / "data.json"
     for inputs in requests:
         plain = [replace(each, parameters={}) for each in inputs if each.name != "model"]
-        known = tuple(TensorMetadata(t.name, t.datatype.value, (-1,)) for t in plain)
+        specs = tuple(TensorMetadata(t.name, t.datatype.value, (-1,)) for t in plain)
         export_perf_analyzer([exchange(*plain)], file)
-        (found,) = import_perf_analyzer(file, ModelMetadata("m", inputs=known, outputs=(SUM,)))
-        assert [bytes(each.data) for each in found.request.inputs] == [bytes(t.data) for t in plain]
-        assert found == exchange(*plain)
+        (loaded,) = import_perf_analyzer(file, ModelMetadata("m", inputs=specs, outputs=(SUM,)))
+        assert [bytes(t.data) for t in loaded.request.inputs] == [bytes(t.data) for t in plain]
+        assert loaded == exchange(*plain)
 
 
 def test_rows_of_a_batch_become_requests(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_rows_of_a_batch_become_requests(tmp_path: Path) -> None:
     assert second.outcome.responses[0].outputs[0].numpy().tolist() == [7]
 
 
-def test_sequences_are_kept_together_and_ids_may_be_used_again(tmp_path: Path) -> None:
+def test_interleaved_sequences_are_exported_one_after_another(tmp_path: Path) -> None:
     def step(id_: Any, value: int, **marks: bool) -> Exchange:
         tensor = tensor_from_array("x", Datatype.INT32, np.full((2, 2), value, np.int32))
         return exchange(tensor, sequence_id=id_, **marks)
@@ -185,10 +185,10 @@ def test_sequences_are_kept_together_and_ids_may_be_used_again(tmp_path: Path) -
         ],
         file,
     )
-    found = list(import_perf_analyzer(file, MODEL))
+    loaded = list(import_perf_analyzer(file, MODEL))
     assert [
         (each.request.parameters["sequence_id"], each.request.inputs[0].numpy().flat[0])
-        for each in found
+        for each in loaded
     ] == [(1, 1), (1, 2), (2, 10), (2, 11), (3, 3)]
 
 
@@ -220,7 +220,7 @@ def test_the_number_of_requests_is_bounded(tmp_path: Path, monkeypatch: pytest.M
         export_perf_analyzer([exchange(X)] * 3, tmp_path / "data.json")
 
 
-def test_no_exchange_makes_an_empty_file(tmp_path: Path) -> None:
+def test_exporting_no_exchanges_writes_a_file_without_requests(tmp_path: Path) -> None:
     file = tmp_path / "data.json"
     export_perf_analyzer([], file)
     assert list(import_perf_analyzer(file, MODEL)) == []

@@ -143,8 +143,8 @@ def test_the_memory_of_a_record_is_counted(record: bytes) -> None:
     decode_exchange(record)  # fills caches
     tracemalloc.start()
     try:
-        found = decode_exchange(record)
+        decoded = decode_exchange(record)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held <= 2 * found.size
+    assert held <= 2 * decoded.size

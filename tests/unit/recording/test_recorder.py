@@ -1,4 +1,4 @@
-"""The recorder: sampling, bounds, memory, and what happens when files cannot be written."""
+"""The recorder: sampling, the limits of its queue, memory, and files that cannot be written."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Recording:
     def results(self) -> dict[str, int]:
         return {result: count for result, count in self.counters.exchanges.items() if count}
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until the queue is empty."""
         await until(lambda: not self.recorder.status()["queued"])
 
@@ -64,12 +64,12 @@ class Recording:
 
 
 @asynccontextmanager
-async def recording(path: Path, **fields: Any) -> AsyncIterator[Recording]:
-    found = Recording(path, **fields)
+async def running_recorder(path: Path, **fields: Any) -> AsyncIterator[Recording]:
+    recording = Recording(path, **fields)
     try:
-        yield found
+        yield recording
     finally:
-        await asyncio.to_thread(found.recorder.close)
+        await asyncio.to_thread(recording.recorder.close)
 
 
 class Disk:
@@ -101,14 +101,15 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 async def test_exchanges_are_recorded_in_order_and_the_memory_is_released(tmp_path: Path) -> None:
     memory = Budget(1 << 20)
-    async with recording(tmp_path) as found:
+    async with running_recorder(tmp_path) as recording:
         sent = [sample_exchange(number) for number in range(500)]
         for exchange in sent:
-            found.recorder.record(exchange, memory)
-        await found.recorder.stop()
-        assert comparable(found.exchanges()) == comparable(sent)
-        assert found.results == {"recorded": 500}
-        assert found.counters.bytes == sum(f.stat().st_size - 24 for f in found.path.iterdir())
+            recording.recorder.record(exchange, memory)
+        await recording.recorder.stop()
+        assert comparable(recording.exchanges()) == comparable(sent)
+        assert recording.results == {"recorded": 500}
+        sizes = [file.stat().st_size - 24 for file in recording.path.iterdir()]
+        assert recording.counters.bytes == sum(sizes)
     assert memory.held == 0
     assert memory.peak == held_bytes(sent[0])
 
@@ -117,14 +118,14 @@ async def test_memory_is_held_until_the_exchange_is_written(tmp_path: Path, disk
     admission = Admission(Limits())
     account = RequestAccount(admission)
     account.admit(0)
-    async with recording(tmp_path) as found:
+    async with running_recorder(tmp_path) as recording:
         exchange = sample_exchange(size=1000)
-        found.recorder.record(exchange, account)
+        recording.recorder.record(exchange, account)
         account.release()
         await asyncio.to_thread(disk.reached.wait, 60)
         assert admission.bytes == held_bytes(exchange)
         disk.released.set()
-        await found.settled()
+        await recording.wait_idle()
         assert admission.bytes == 0
 
 
@@ -132,15 +133,15 @@ async def test_an_idle_recorder_keeps_nothing_and_messages_are_freed_on_the_even
     tmp_path: Path,
 ) -> None:
     freed: list[threading.Thread] = []
-    async with recording(tmp_path) as found:
+    async with running_recorder(tmp_path) as recording:
         for _ in range(3):
             message = np.zeros(1000, "u1")
             weakref.finalize(message, lambda: freed.append(threading.current_thread()))
             tensor = Tensor("x", Datatype.UINT8, (1000,), message.data)
             request = InferRequest("m", inputs=(tensor,))
-            found.recorder.record(replace(sample_exchange(), request=request), UNLIMITED)
+            recording.recorder.record(replace(sample_exchange(), request=request), UNLIMITED)
             del message, tensor, request
-        await found.settled()
+        await recording.wait_idle()
         await asyncio.sleep(0)
         assert freed == [threading.main_thread()] * 3
 
@@ -163,16 +164,16 @@ async def test_a_disk_that_hangs_leaves_three_quarters_of_the_memory_to_requests
 ) -> None:
     admission = Admission(Limits(in_flight_bytes=16 * MIB))
     account = RequestAccount(admission)
-    async with recording(tmp_path) as found:
+    async with running_recorder(tmp_path) as recording:
         for number in range(100):
-            found.recorder.record(sample_exchange(number, size=MIB // 4), account)
+            recording.recorder.record(sample_exchange(number, size=MIB // 4), account)
         assert 2 * MIB < admission.bytes <= 4 * MIB
         account.admit(11 * MIB)  # a sixteenth is reserved for short requests
         account.release()
         disk.released.set()
-        await found.settled()
-        assert found.results.keys() == {"recorded", "memory_short"}
-        assert sum(found.results.values()) == 100
+        await recording.wait_idle()
+        assert recording.results.keys() == {"recorded", "memory_short"}
+        assert sum(recording.results.values()) == 100
     assert admission.bytes == 0
 
 
@@ -180,51 +181,51 @@ async def test_the_queue_is_bounded_by_count(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED", 3)
-    async with recording(tmp_path) as found:
+    async with running_recorder(tmp_path) as recording:
         for number in range(5):
-            found.recorder.record(sample_exchange(number), UNLIMITED)
+            recording.recorder.record(sample_exchange(number), UNLIMITED)
         disk.released.set()
-        await found.settled()
-        assert found.results == {"recorded": 3, "queue_full": 2}
+        await recording.wait_idle()
+        assert recording.results == {"recorded": 3, "queue_full": 2}
 
 
 async def test_the_queue_is_bounded_by_bytes_but_holds_any_single_exchange(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 10_000)
-    async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(size=50_000), UNLIMITED)
-        found.recorder.record(sample_exchange(), UNLIMITED)
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.record(sample_exchange(size=50_000), UNLIMITED)
+        recording.recorder.record(sample_exchange(), UNLIMITED)
         disk.released.set()
-        await found.settled()
-        assert found.results == {"recorded": 1, "queue_full": 1}
-        found.recorder.record(sample_exchange(), UNLIMITED)
-        await found.settled()
-        assert found.results == {"recorded": 2, "queue_full": 1}
+        await recording.wait_idle()
+        assert recording.results == {"recorded": 1, "queue_full": 1}
+        recording.recorder.record(sample_exchange(), UNLIMITED)
+        await recording.wait_idle()
+        assert recording.results == {"recorded": 2, "queue_full": 1}
 
 
 async def test_exchanges_and_streams_that_do_not_fit_into_memory_are_counted(
     tmp_path: Path,
 ) -> None:
     memory = Budget(100)
-    async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(size=1000), memory)
-        assert found.results == {"memory_short": 1}
-        found.recorder.observer("m", 100).count_lost()
-        assert found.results == {"memory_short": 2}
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.record(sample_exchange(size=1000), memory)
+        assert recording.results == {"memory_short": 1}
+        recording.recorder.observer("m", 100).count_lost()
+        assert recording.results == {"memory_short": 2}
     assert memory.held == 0
 
 
-async def test_an_unrecordable_exchange_loses_no_other(tmp_path: Path) -> None:
-    async with recording(tmp_path) as found:
+async def test_other_exchanges_are_recorded_after_an_unrecordable_one(tmp_path: Path) -> None:
+    async with running_recorder(tmp_path) as recording:
         for parameters in ({}, {"p": object()}, {}):
-            found.recorder.record(sample_exchange(**parameters), UNLIMITED)
-        await found.settled()
-        assert found.results == {"recorded": 2, "unrecordable": 1}
-        assert found.recorder.is_active
+            recording.recorder.record(sample_exchange(**parameters), UNLIMITED)
+        await recording.wait_idle()
+        assert recording.results == {"recorded": 2, "unrecordable": 1}
+        assert recording.recorder.is_active
 
 
-def test_the_memory_of_an_exchange_includes_all_that_clients_and_servers_send() -> None:
+def test_held_bytes_include_tensors_parameters_headers_errors_and_bodies() -> None:
     plain = held_bytes(sample_exchange())
     assert plain is not None
     part = Tensor("x", Datatype.UINT8, (1,), memoryview(bytes(10_000))[:1])
@@ -251,16 +252,18 @@ def test_the_memory_of_an_exchange_includes_all_that_clients_and_servers_send() 
 @pytest.mark.parametrize("value", [[0] * 10_001, {str(n): 0 for n in range(10_001)}])
 async def test_too_many_parameters_are_not_recorded(tmp_path: Path, value: Any) -> None:
     assert held_bytes(sample_exchange(p=value)) is None
-    async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(p=value), UNLIMITED)
-        assert found.results == {"unrecordable": 1}
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.record(sample_exchange(p=value), UNLIMITED)
+        assert recording.results == {"unrecordable": 1}
 
 
-async def test_only_the_headers_that_are_kept_wait_in_the_queue(tmp_path: Path, disk: Disk) -> None:
+async def test_queued_exchanges_do_not_hold_headers_that_are_not_recorded(
+    tmp_path: Path, disk: Disk
+) -> None:
     memory = Budget(100_000)
-    async with recording(tmp_path) as found:
+    async with running_recorder(tmp_path) as recording:
         exchange = replace(sample_exchange(), headers={"x-large": "x" * 16_000})
-        found.recorder.record(exchange, memory)
+        recording.recorder.record(exchange, memory)
         assert memory.peak == held_bytes(sample_exchange())
         disk.released.set()
 
@@ -269,25 +272,25 @@ async def test_only_the_headers_that_are_kept_wait_in_the_queue(tmp_path: Path, 
 
 
 async def test_after_a_stop_the_file_is_complete_and_nothing_is_recorded(tmp_path: Path) -> None:
-    async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(), UNLIMITED)
-        await found.recorder.stop()
-        assert len(found.exchanges()) == 1
-        assert not found.recorder.status()["file"]
-        found.recorder.record(sample_exchange(), UNLIMITED)  # in progress during the stop
-        assert found.results == {"recorded": 1, "not_written": 1}
-        found.recorder.start()
-        found.recorder.record(sample_exchange(), UNLIMITED)
-        await found.settled()
-        assert found.results == {"recorded": 2, "not_written": 1}
-        assert len(list(found.path.iterdir())) == 2
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.record(sample_exchange(), UNLIMITED)
+        await recording.recorder.stop()
+        assert len(recording.exchanges()) == 1
+        assert not recording.recorder.status()["file"]
+        recording.recorder.record(sample_exchange(), UNLIMITED)  # in progress during the stop
+        assert recording.results == {"recorded": 1, "not_written": 1}
+        recording.recorder.start()
+        recording.recorder.record(sample_exchange(), UNLIMITED)
+        await recording.wait_idle()
+        assert recording.results == {"recorded": 2, "not_written": 1}
+        assert len(list(recording.path.iterdir())) == 2
 
 
-async def test_closing_writes_what_is_waiting(tmp_path: Path) -> None:
-    async with recording(tmp_path) as found:
+async def test_close_writes_queued_exchanges(tmp_path: Path) -> None:
+    async with running_recorder(tmp_path) as recording:
         for number in range(200):
-            found.recorder.record(sample_exchange(number), UNLIMITED)
-    assert len(found.exchanges()) == 200
+            recording.recorder.record(sample_exchange(number), UNLIMITED)
+    assert len(recording.exchanges()) == 200
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -296,29 +299,29 @@ async def test_closing_does_not_wait_for_a_disk_that_hangs(
 ) -> None:
     monkeypatch.setattr(module, "_STOP_TIMEOUT_SECONDS", 0.01)
     monkeypatch.setattr(background_writer, "_CLOSE_TIMEOUT_SECONDS", 0.01)
-    async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(), UNLIMITED)
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.record(sample_exchange(), UNLIMITED)
         await asyncio.to_thread(disk.reached.wait, 60)
         if is_stopped:
-            await found.recorder.stop()
+            await recording.recorder.stop()
     assert not disk.released.is_set()
 
 
 async def test_a_stop_reports_a_disk_that_hangs_until_the_file_is_complete(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(), UNLIMITED)
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.record(sample_exchange(), UNLIMITED)
         await asyncio.to_thread(disk.reached.wait, 60)
         with monkeypatch.context() as patched:
             patched.setattr(module, "_STOP_TIMEOUT_SECONDS", 0.01)
-            await found.recorder.stop()
-        status = found.recorder.status()
+            await recording.recorder.stop()
+        status = recording.recorder.status()
         assert (status["active"], status["problem"]) == (False, "the disk does not respond")
         disk.released.set()
-        await until(lambda: not found.recorder.status()["problem"])
-        assert len(found.exchanges()) == 1
-        assert not found.recorder.status()["file"]
+        await until(lambda: not recording.recorder.status()["problem"])
+        assert len(recording.exchanges()) == 1
+        assert not recording.recorder.status()["file"]
 
 
 @pytest.mark.parametrize(
@@ -334,47 +337,47 @@ async def test_a_failure_stops_recording_with_one_log_line(
 ) -> None:
     memory = Budget(1 << 20)
     disk.released.set()
-    async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(1), memory)
-        await found.settled()
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.record(sample_exchange(1), memory)
+        await recording.wait_idle()
         disk.error = error
         for number in range(100):
-            found.recorder.record(sample_exchange(number), memory)
-        await found.settled()
-        assert not found.recorder.is_active
-        assert problem in found.recorder.status()["problem"]
-        assert found.results == {"recorded": 1, "not_written": 100}
-        assert [exchange.request.id for exchange in found.exchanges()] == ["id-1"]
+            recording.recorder.record(sample_exchange(number), memory)
+        await recording.wait_idle()
+        assert not recording.recorder.is_active
+        assert problem in recording.recorder.status()["problem"]
+        assert recording.results == {"recorded": 1, "not_written": 100}
+        assert [exchange.request.id for exchange in recording.exchanges()] == ["id-1"]
         events = [getattr(entry, "event", "") for entry in caplog.records]
-        assert events.count("recording_stopped") == found.counters.failures == 1
+        assert events.count("recording_stopped") == recording.counters.failures == 1
         disk.error = None
-        found.recorder.start()
-        found.recorder.record(sample_exchange(2), memory)
-        await found.settled()
-        assert found.recorder.status()["problem"] == ""
-        assert [exchange.request.id for exchange in found.exchanges()] == ["id-1", "id-2"]
+        recording.recorder.start()
+        recording.recorder.record(sample_exchange(2), memory)
+        await recording.wait_idle()
+        assert recording.recorder.status()["problem"] == ""
+        assert [exchange.request.id for exchange in recording.exchanges()] == ["id-1", "id-2"]
     assert memory.held == 0
 
 
 async def test_a_full_folder_stops_recording_and_keeps_every_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with recording(tmp_path, total_bytes=20_000) as found:
-        while found.recorder.is_active:
-            found.recorder.record(sample_exchange(size=1000), UNLIMITED)
-            await found.settled()
+    async with running_recorder(tmp_path, total_bytes=20_000) as recording:
+        while recording.recorder.is_active:
+            recording.recorder.record(sample_exchange(size=1000), UNLIMITED)
+            await recording.wait_idle()
         assert "share of the maximum total size of 20000 bytes" in caplog.text
-        assert len(found.exchanges()) == found.results["recorded"] > 10
-        assert found.results["not_written"] == 1
+        assert len(recording.exchanges()) == recording.results["recorded"] > 10
+        assert recording.results["not_written"] == 1
 
 
 async def test_a_folder_that_cannot_be_created_stops_recording(tmp_path: Path) -> None:
     (tmp_path / "records").write_text("a file")
-    async with recording(tmp_path) as found:
-        found.recorder.record(sample_exchange(), UNLIMITED)
-        await found.settled()
-        assert not found.recorder.is_active
-        assert "records" in found.recorder.status()["problem"]
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.record(sample_exchange(), UNLIMITED)
+        await recording.wait_idle()
+        assert not recording.recorder.is_active
+        assert "records" in recording.recorder.status()["problem"]
 
 
 # ---- sampling
@@ -383,8 +386,8 @@ async def test_a_folder_that_cannot_be_created_stops_recording(tmp_path: Path) -
 @pytest.mark.parametrize("percent", [0.5, 10, 50, 100])
 def test_a_percentage_of_the_requests_is_selected(percent: float) -> None:
     request = InferRequest("m")
-    found = sum(is_sampled(percent, "m", request, f"id-{number}") for number in range(2000)) / 20
-    assert found == pytest.approx(percent, abs=3)
+    share = sum(is_sampled(percent, "m", request, f"id-{number}") for number in range(2000)) / 20
+    assert share == pytest.approx(percent, abs=3)
 
 
 def test_a_sequence_is_selected_as_a_whole() -> None:
@@ -398,21 +401,22 @@ def test_a_sequence_is_selected_as_a_whole() -> None:
 
 
 async def test_a_route_selects_nothing_while_recording_is_stopped(tmp_path: Path) -> None:
-    async with recording(tmp_path) as found:
-        observer, context = found.recorder.observer("m", 100), RequestContext("", request_id="id")
+    async with running_recorder(tmp_path) as recording:
+        observer = recording.recorder.observer("m", 100)
+        context = RequestContext("", request_id="id")
         assert observer.selects(InferRequest("m"), context)
-        await found.recorder.stop()
+        await recording.recorder.stop()
         assert not observer.selects(InferRequest("m"), context)
 
 
-async def test_a_route_records_what_it_observes(tmp_path: Path) -> None:
-    async with recording(tmp_path) as found:
-        found.recorder.observer("m", 50).observe(sample_exchange(3), UNLIMITED)
-        await found.settled()
-        assert [exchange.request.id for exchange in found.exchanges()] == ["id-3"]
+async def test_an_observed_exchange_is_recorded(tmp_path: Path) -> None:
+    async with running_recorder(tmp_path) as recording:
+        recording.recorder.observer("m", 50).observe(sample_exchange(3), UNLIMITED)
+        await recording.wait_idle()
+        assert [exchange.request.id for exchange in recording.exchanges()] == ["id-3"]
 
 
-async def test_a_busy_recorder_wakes_its_thread_rarely(
+async def test_a_busy_writer_thread_reports_once_for_many_exchanges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = 0
@@ -424,9 +428,9 @@ async def test_a_busy_recorder_wakes_its_thread_rarely(
         on_report(recorder, report)
 
     monkeypatch.setattr(Recorder, "_on_report", count)
-    async with recording(tmp_path) as found:
+    async with running_recorder(tmp_path) as recording:
         for number in range(6400):
-            found.recorder.record(sample_exchange(number), UNLIMITED)
-        await found.settled()
-        assert found.results == {"recorded": 6400}
+            recording.recorder.record(sample_exchange(number), UNLIMITED)
+        await recording.wait_idle()
+        assert recording.results == {"recorded": 6400}
     assert reports <= 110

@@ -43,7 +43,7 @@ def files(path: Path) -> list[Path]:
     return sorted((path / "records").iterdir())
 
 
-def sizes(path: Path) -> int:
+def total_file_size(path: Path) -> int:
     return sum(file.stat().st_size for file in files(path))
 
 
@@ -53,9 +53,9 @@ def count_records(path: Path) -> int:
     return len(parts)
 
 
-def write(directory: RecordingDirectory, *sizes: int) -> None:
+def write(directory: RecordingDirectory, *record_sizes: int) -> None:
     """Append a record of each size, and complete the file."""
-    for size in sizes:
+    for size in record_sizes:
         directory.append(record(size))
     directory.close_file()
 
@@ -82,7 +82,7 @@ def test_the_folder_and_its_files_are_only_for_the_owner(tmp_path: Path) -> None
     assert str(os.getpid()) in file.name
 
 
-def test_a_file_is_complete_at_its_size(tmp_path: Path) -> None:
+def test_a_file_is_rotated_at_the_maximum_size(tmp_path: Path) -> None:
     write(RecordingDirectory(settings(tmp_path)), *[1000] * 30)
     assert len(files(tmp_path)) > 2
     assert all(file.stat().st_size <= 10 * KIB for file in files(tmp_path))
@@ -95,10 +95,10 @@ def test_a_record_over_the_file_size_has_its_own_file(tmp_path: Path) -> None:
     assert count_records(tmp_path) == 3
 
 
-def test_recording_ends_at_the_total_size_and_removes_nothing(tmp_path: Path) -> None:
+def test_a_full_folder_rejects_records_and_keeps_all_files(tmp_path: Path) -> None:
     directory = RecordingDirectory(settings(tmp_path))
     count = fill(directory)
-    assert 95 * KIB < sizes(tmp_path) <= 100 * KIB
+    assert 95 * KIB < total_file_size(tmp_path) <= 100 * KIB
     assert count_records(tmp_path) == count
 
 
@@ -109,15 +109,15 @@ def test_recording_continues_when_files_were_moved_away(tmp_path: Path) -> None:
     before[0].rename(tmp_path / "moved")
     assert fill(directory) > 0
     assert set(before[1:]) < set(files(tmp_path))
-    assert sizes(tmp_path) <= 100 * KIB
+    assert total_file_size(tmp_path) <= 100 * KIB
 
 
-def test_the_oldest_files_are_removed_if_this_is_configured(tmp_path: Path) -> None:
+def test_removes_oldest_deletes_files_over_the_total_size(tmp_path: Path) -> None:
     directory = RecordingDirectory(settings(tmp_path, removes_oldest=True))
     for _ in range(300):
         directory.append(record())
         directory.flush()
-        assert sizes(tmp_path) <= 100 * KIB
+        assert total_file_size(tmp_path) <= 100 * KIB
     directory.close_file()
     assert 70 < count_records(tmp_path) < 100
     names = [file.name for file in files(tmp_path)]
@@ -135,13 +135,13 @@ def test_a_record_that_can_never_fit_removes_nothing(tmp_path: Path) -> None:
     assert count_records(tmp_path) == 1
 
 
-def test_workers_share_the_total_size_and_the_files_of_earlier_ones(tmp_path: Path) -> None:
+def test_workers_share_the_total_size_with_files_of_earlier_workers(tmp_path: Path) -> None:
     alone = RecordingDirectory(settings(tmp_path, worker=3, workers=4))
     fill(alone)
-    assert sizes(tmp_path) <= 25 * KIB
+    assert total_file_size(tmp_path) <= 25 * KIB
     for worker in range(2):
         fill(RecordingDirectory(settings(tmp_path, worker=worker, workers=2)))
-    assert 90 * KIB < sizes(tmp_path) <= 100 * KIB
+    assert 90 * KIB < total_file_size(tmp_path) <= 100 * KIB
 
 
 def test_workers_remove_only_their_own_files(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_workers_remove_only_their_own_files(tmp_path: Path) -> None:
     own = RecordingDirectory(settings(tmp_path, worker=0, workers=2, removes_oldest=True))
     write(own, *[1000] * 100)
     assert set(kept) < set(files(tmp_path))
-    assert sizes(tmp_path) <= 100 * KIB
+    assert total_file_size(tmp_path) <= 100 * KIB
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "x.igrec", "20261126T024800.123456Z-0-1.igrec.bak"])
@@ -172,7 +172,7 @@ def test_no_record_needs_more_space_than_is_reserved(size: int, compressible: bo
         assert Path(folder, "file").stat().st_size <= max_frame_bytes(total_size(parts))
 
 
-def test_a_file_that_fails_is_closed_and_the_next_record_begins_another(
+def test_after_a_failed_write_the_next_record_starts_a_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = RecordingDirectory(settings(tmp_path))
@@ -193,12 +193,12 @@ def test_a_full_disk_leaves_no_file_without_a_record(
 ) -> None:
     directory, real = RecordingDirectory(settings(tmp_path)), os.pwrite
 
-    def full(descriptor: int, data: bytes, position: int) -> int:
+    def fail_after_the_header(descriptor: int, data: bytes, position: int) -> int:
         if position or len(data) > FILE_HEADER_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(descriptor, data, position)
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", fail_after_the_header)
     for _ in range(3):
         with pytest.raises(OSError, match="No space left"):  # noqa: PT012 - as the recorder does
             directory.append(record())

@@ -99,13 +99,13 @@ def test_every_exchange_is_read_bit_by_bit_as_it_was_written(
         file = RecordingFile(f"{folder}/file")
         sizes = [file.append(encode_exchange(*entry)) for entry in entries]
         file.close()
-        found = [
+        parts = [
             part for part in read_recording(f"{folder}/file") if isinstance(part, RecordedExchange)
         ]
         assert Path(folder, "file").stat().st_size == FILE_HEADER_BYTES + sum(sizes)
-    read = [(part.exchange, part.further_outcomes, list(part.redacted)) for part in found]
+    read = [(part.exchange, part.further_outcomes, list(part.redacted)) for part in parts]
     assert comparable(read) == comparable(entries)
-    assert [part.length for part in found] == sizes
+    assert [part.length for part in parts] == sizes
 
 
 @pytest.mark.parametrize("size", [0, 1 << 16, (1 << 16) + 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 3])
@@ -115,8 +115,10 @@ def test_tensors_of_any_size_keep_their_bits(tmp_path: Path, size: int, content:
     tensors = [Tensor("x", Datatype.UINT8, (size,), data), Tensor("y", Datatype.UINT8, (1,), b"y")]
     exchange = Exchange(InferRequest("m", inputs=tuple(tensors)), Outcome())
     path = written(tmp_path / "file", sample_exchange(), exchange, sample_exchange(1))
-    found = [comparable(part.exchange) for part in read_recording(path)]  # type: ignore[union-attr]
-    assert found == [comparable(each) for each in (sample_exchange(), exchange, sample_exchange(1))]
+    exchanges = [comparable(part.exchange) for part in read_recording(path)]  # type: ignore[union-attr]
+    assert exchanges == [
+        comparable(each) for each in (sample_exchange(), exchange, sample_exchange(1))
+    ]
 
 
 def test_tensors_are_written_as_views_of_the_exchange() -> None:
@@ -141,7 +143,7 @@ def test_a_record_is_a_protobuf_message_of_the_published_schema() -> None:
     assert list(message.tensor_data) == [bytes([7, 8, 9])] * 2
 
 
-def test_a_record_knows_its_sequence() -> None:
+def test_a_record_has_the_id_of_its_sequence() -> None:
     data = b"".join(encode_exchange(sample_exchange(sequence_id=2**64 - 1)))
     assert decode_exchange(data).sequence == SequenceKey("m", 2**64 - 1)
     assert decode_exchange(GOOD).sequence is None
@@ -173,7 +175,7 @@ def test_a_record_over_the_limits_is_not_written(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return a file, of which one record contains a recording, and the spans of its frames."""
+    """Return a file in which one record contains a recording, and the span of each frame."""
     folder = tmp_path_factory.mktemp("reference")
     inner = written(folder / "inner", *map(sample_exchange, range(2))).read_bytes()
     path = written(folder / "outer", sample_exchange(0), exchange_of(inner), sample_exchange(2))
@@ -193,16 +195,16 @@ def test_a_changed_removed_or_added_byte_loses_only_its_record(
     changed = content[:position] + new + content[position + 1 :]
     with tempfile.TemporaryDirectory() as folder:
         original = read_bytes(Path(folder, "original"), content)
-        found = read_bytes(Path(folder, "changed"), changed)
+        parts = read_bytes(Path(folder, "changed"), changed)
     lost = [index for index, (start, end) in enumerate(spans) if start <= position < end]
     if new == other + content[position : position + 1]:
         lost = [index for index in lost if spans[index][0] < position]  # added before the frame
-    assert records(found) == [
+    assert records(parts) == [
         record for index, record in enumerate(records(original)) if index not in lost
     ]
-    (damaged,) = damage(found)
+    (damaged,) = damage(parts)
     assert damaged.reason
-    _assert_complete(found, len(changed))
+    _assert_complete(parts, len(changed))
 
 
 def _assert_complete(parts: Sequence[RecordedExchange | DamagedPart], size: int) -> None:
@@ -219,33 +221,33 @@ def test_a_truncated_file_loses_only_its_last_record(three: Path, tmp_path: Path
     content = three.read_bytes()
     ends = [part.position + part.length for part in read_recording(three)]
     for size in range(FILE_HEADER_BYTES, len(content)):
-        found = read_bytes(tmp_path / "cut", content[:size])
+        parts = read_bytes(tmp_path / "cut", content[:size])
         complete = sum(end <= size for end in ends)
-        assert len(records(found)) == complete
-        assert len(damage(found)) == (size not in {FILE_HEADER_BYTES, *ends})
+        assert len(records(parts)) == complete
+        assert len(damage(parts)) == (size not in {FILE_HEADER_BYTES, *ends})
 
 
 def test_the_reason_of_a_truncated_record_names_the_missing_bytes(three: Path) -> None:
     content = three.read_bytes()
     *_, last = read_recording(three)
-    *_, found = read_bytes(three, content[:-5])
-    assert found == DamagedPart(
+    *_, damaged = read_bytes(three, content[:-5])
+    assert damaged == DamagedPart(
         last.position, last.length - 5, "the file ends 5 bytes before the end of the record"
     )
 
 
 def test_zeros_after_the_last_record_are_one_damaged_part(three: Path) -> None:
     content = three.read_bytes()
-    found = read_bytes(three, content + bytes(3 << 20))
-    assert len(records(found)) == 3
-    assert damage(found) == [DamagedPart(len(content), 3 << 20, "there is no valid frame header")]
+    parts = read_bytes(three, content + bytes(3 << 20))
+    assert len(records(parts)) == 3
+    assert damage(parts) == [DamagedPart(len(content), 3 << 20, "there is no valid frame header")]
 
 
 def test_a_frame_is_found_across_the_pieces_of_a_search(tmp_path: Path) -> None:
     for shift in range(-14, 3):
         gap = bytes((1 << 20) + shift)
-        found = read_bytes(tmp_path / "file", pack_file_header(ID) + gap + frame(GOOD))
-        assert [type(part) for part in found] == [DamagedPart, RecordedExchange]
+        parts = read_bytes(tmp_path / "file", pack_file_header(ID) + gap + frame(GOOD))
+        assert [type(part) for part in parts] == [DamagedPart, RecordedExchange]
 
 
 def message(**fields: Any) -> bytes:
@@ -280,7 +282,7 @@ def check_damaged_frame(path: Path, damaged: bytes, reason: str) -> None:
         ({"payload_crc": 0}, "the checksum of the record is wrong"),
     ],
 )
-def test_a_header_that_declares_something_else_is_reported(
+def test_a_header_that_does_not_match_its_record_is_reported(
     tmp_path: Path, changes: dict[str, int], reason: str
 ) -> None:
     check_damaged_frame(tmp_path / "file", frame(GOOD, **changes), reason)
@@ -313,12 +315,12 @@ def test_a_window_over_the_limit_is_not_allocated(tmp_path: Path) -> None:
     payload = compressor.compress(bytes(1 << 20)) + compressor.flush()
     header = FrameHeader(len(payload), 1 << 20, zlib.crc32(payload))
     data = pack_file_header(ID) + pack_frame_header(ID, header) + payload
-    (found,) = read_bytes(tmp_path / "file", data)
-    assert isinstance(found, DamagedPart)
-    assert "too much memory" in found.reason
+    (part,) = read_bytes(tmp_path / "file", data)
+    assert isinstance(part, DamagedPart)
+    assert "too much memory" in part.reason
 
 
-def test_frames_that_overlap_many_times_are_not_read_forever(tmp_path: Path) -> None:
+def test_a_file_of_overlapping_damaged_frames_is_rejected(tmp_path: Path) -> None:
     header = pack_frame_header(ID, FrameHeader(100_000, 100_000, 0))
     path = tmp_path / "file"
     path.write_bytes(pack_file_header(ID) + header * 10_000 + bytes(100_000))
@@ -334,13 +336,13 @@ def test_any_damage_hides_records_but_changes_none(
     with tempfile.TemporaryDirectory() as folder:
         original = records(read_bytes(Path(folder, "original"), content))
         try:
-            found = records(
+            survivors = records(
                 read_bytes(Path(folder, "damaged"), data.draw(corrupted_bytes(content)))
             )
         except RecordingError:
-            found = []
-    remaining = iter(original * 3)  # a change may repeat a part of the file
-    assert all(record in remaining for record in found)
+            survivors = []
+    originals = iter(original * 3)  # a change may repeat a part of the file
+    assert all(record in originals for record in survivors)
 
 
 @given(EXCHANGES, st.data())
@@ -437,11 +439,11 @@ def test_a_write_that_fails_leaves_only_whole_records(
             file.flush()
             flushed += 1
     file.close()
-    found = list(read_recording(path))
-    assert len(found) == len(records(found)) == flushed
+    parts = list(read_recording(path))
+    assert len(parts) == len(records(parts)) == flushed
 
 
-def test_a_file_that_cannot_be_begun_is_removed(
+def test_a_new_file_is_removed_if_its_header_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _Disk(monkeypatch, 10, errno.ENOSPC)

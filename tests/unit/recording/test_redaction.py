@@ -44,29 +44,29 @@ def _names(tensors: tuple[Tensor, ...]) -> list[str]:
 
 def test_without_settings_an_exchange_loses_only_its_headers() -> None:
     exchange = replace(EXCHANGE, headers={"x-tenant": "a"})
-    found, further, redacted = Redaction().apply(exchange)
-    assert comparable(found) == comparable(EXCHANGE)
-    assert (further, redacted) == ({}, ())
+    stored, others, redacted = Redaction().apply(exchange)
+    assert comparable(stored) == comparable(EXCHANGE)
+    assert (others, redacted) == ({}, ())
 
 
 def test_removed_tensors_are_in_neither_request_nor_responses() -> None:
-    found, further, redacted = Redaction(removed=["im*"]).apply(
+    stored, others, redacted = Redaction(removed=["im*"]).apply(
         EXCHANGE, {"mirror": EXCHANGE.outcome}
     )
-    assert _names(found.request.inputs) == ["name", "safe"]
-    for outcome in (found.outcome, further["mirror"]):
+    assert _names(stored.request.inputs) == ["name", "safe"]
+    for outcome in (stored.outcome, others["mirror"]):
         assert [_names(response.outputs) for response in outcome.responses] == [["safe"], ["name"]]
     assert redacted == ("image",)
 
 
 def test_zeroed_tensors_keep_everything_but_their_data() -> None:
-    found, _, redacted = Redaction(zeroed=["name", "image"]).apply(EXCHANGE)
-    text, image, safe = found.request.inputs
+    stored, _, redacted = Redaction(zeroed=["name", "image"]).apply(EXCHANGE)
+    text, image, safe = stored.request.inputs
     assert image == replace(IMAGE, data=bytes(8))
     assert text == replace(TEXT, data=bytes(8))
     assert list(text.numpy().ravel()) == [b"", b""]
     assert safe is SAFE
-    for tensor in found.request.inputs:
+    for tensor in stored.request.inputs:
         check_data(tensor.name, tensor.datatype, tensor.shape, tensor.data)
     assert redacted == ("name", "image")
 
@@ -87,20 +87,20 @@ def test_headers_with_credentials_are_never_kept(name: str) -> None:
 
 def test_only_listed_headers_are_kept() -> None:
     exchange = replace(sample_exchange(), headers={"x-tenant": "a", "x-b": "b", "x-bc": "c"})
-    found = Redaction(headers=["x-b", "x-ten*"]).apply(exchange)[0]
-    assert found.headers == {"x-tenant": "a", "x-b": "b"}
+    stored = Redaction(headers=["x-b", "x-ten*"]).apply(exchange)[0]
+    assert stored.headers == {"x-tenant": "a", "x-b": "b"}
 
 
 @pytest.mark.parametrize("globs", [{"removed": ["*"]}, {"removed": ["a"]}, {"zeroed": ["a"]}])
 def test_a_body_and_the_response_to_it_are_removed(globs: dict[str, list[str]]) -> None:
-    found, further, redacted = Redaction(**globs).apply(FORWARDED, {"m": FORWARDED.outcome})
+    stored, others, redacted = Redaction(**globs).apply(FORWARDED, {"m": FORWARDED.outcome})
     assert redacted == (BODY,)
-    record = b"".join(map(bytes, encode_exchange(found, further, redacted)))
+    record = b"".join(map(bytes, encode_exchange(stored, others, redacted)))
     assert b"PATIENT" not in record
     assert BODY in decode_exchange(record).redacted
-    assert found.request.parameters == {}
-    assert isinstance(found.request.parameters, OpaqueParameters)
-    assert found.request.parameters.protocols == ("tfs-rest",)
+    assert stored.request.parameters == {}
+    assert isinstance(stored.request.parameters, OpaqueParameters)
+    assert stored.request.parameters.protocols == ("tfs-rest",)
 
 
 FORWARDED_CALLS = {
@@ -138,15 +138,15 @@ def _check_that_the_body_is_removed(request: InferRequest) -> None:
 def test_outputs_stay_if_the_request_has_inputs_besides_its_body() -> None:
     parameters = OpaqueParameters({"a": "PATIENT"}, ("graphpipe",), b'{"a": "PATIENT"}')
     request = replace(EXCHANGE.request, parameters=parameters)
-    found, _, redacted = Redaction(removed=["name"]).apply(replace(EXCHANGE, request=request))
-    assert b"PATIENT" not in b"".join(map(bytes, encode_exchange(found)))
+    stored, _, redacted = Redaction(removed=["name"]).apply(replace(EXCHANGE, request=request))
+    assert b"PATIENT" not in b"".join(map(bytes, encode_exchange(stored)))
     assert redacted == (BODY, "name")
-    assert [_names(each.outputs) for each in found.outcome.responses] == [["safe", "image"], []]
+    assert [_names(each.outputs) for each in stored.outcome.responses] == [["safe", "image"], []]
 
 
 def test_a_body_stays_if_no_tensor_is_redacted() -> None:
-    found, _, redacted = Redaction(headers=["*"]).apply(FORWARDED)
-    assert (found, redacted) == (FORWARDED, ())
+    stored, _, redacted = Redaction(headers=["*"]).apply(FORWARDED)
+    assert (stored, redacted) == (FORWARDED, ())
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_a_body_stays_if_no_tensor_is_redacted() -> None:
         "x_pwd", "x-passwd", "x-passphrase", "x-forwarded-client-cert", "x-signature", "sig",
     ],
 )  # fmt: skip
-def test_other_names_of_credentials_are_known(name: str) -> None:
+def test_less_common_names_of_credential_headers_are_recognized(name: str) -> None:
     assert may_hold_credentials(name)
 
 
 @pytest.mark.parametrize(
     "name", ["x-compass", "x-bypass", "passenger-id", "x-certainty", "x-signal", "x-design"]
 )
-def test_words_that_contain_a_short_name_of_credentials_are_no_credentials(name: str) -> None:
+def test_words_that_contain_pass_cert_or_sig_are_no_credentials(name: str) -> None:
     assert not may_hold_credentials(name)

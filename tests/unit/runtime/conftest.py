@@ -11,6 +11,6 @@ from running_gateways import WatchedConstructor
 
 @pytest.fixture
 def constructor(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedConstructor]:
-    found = WatchedConstructor(monkeypatch)
-    yield found
-    found.release.set()
+    constructor = WatchedConstructor(monkeypatch)
+    yield constructor
+    constructor.release.set()

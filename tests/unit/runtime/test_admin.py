@@ -73,8 +73,8 @@ async def test_unknown_paths_and_methods_are_rejected(path: str, method: str, st
     ],
 )  # fmt: skip
 def test_transport_rejections_are_plain_text_and_counted(kind: Kind, status: int) -> None:
-    over: list[str] = []
-    app = admin(count_limit=over.append)
+    exceeded: list[str] = []
+    app = admin(count_limit=exceeded.append)
     context = RequestContext("test")
     for limit in ("", "body"):
         error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
@@ -82,7 +82,7 @@ def test_transport_rejections_are_plain_text_and_counted(kind: Kind, status: int
         assert reply.status == status
         assert reply.headers["retry-after"] == "1"
         assert b"too much" in bytes(join_parts(reply.body))
-    assert over == ["body"]
+    assert exceeded == ["body"]
 
 
 class FakeReloader:
@@ -137,7 +137,7 @@ async def test_a_failed_reload_is_reported(caplog: pytest.LogCaptureFixture) -> 
         (True, "POST", {"origin": "http://evil.example"}, 403),
     ],
 )
-async def test_forbidden_reloads(
+async def test_forbidden_reloads_are_rejected(
     reload: bool, method: str, headers: dict[str, str], status: int
 ) -> None:
     reloader = FakeReloader()

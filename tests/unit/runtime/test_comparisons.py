@@ -72,8 +72,8 @@ async def test_the_report_is_returned_as_json_or_html() -> None:
     _, body = await send(app, query="format=report")
     report = json.loads(body)
     assert report["headline"].startswith("0 % of 3 responses equal within tolerance")
-    compared = [(model["route"], model["compared"]) for model in report["models"]]
-    assert compared == [("a", 2), ("b", 1)]
+    counts = [(model["route"], model["compared"]) for model in report["models"]]
+    assert counts == [("a", 2), ("b", 1)]
     reply, body = await send(app, query="format=html")
     assert reply.headers["content-security-policy"].startswith("default-src 'none'")
     assert body.startswith(b"<!doctype html>")
@@ -160,8 +160,8 @@ def compared_config(percent: float, atol: float = 1.0) -> Config:
     )
 
 
-async def compared(running: RunningGateway) -> int:
-    """Run an inference, and return the number of comparisons when it has been compared."""
+async def count_after_inference(running: RunningGateway) -> int:
+    """Run an inference, wait until it is compared, and return the number of comparisons."""
     gateway = running.gateway
     before = _number(gateway)
     tensor = tensor_from_array("INPUT0", Datatype.FP32, np.ones(4))
@@ -180,13 +180,13 @@ def _number(gateway: RoutingGateway) -> int:
 
 async def test_a_reload_keeps_the_summary_unless_the_rules_change() -> None:
     async with serving(compared_config(100)) as running:
-        assert await compared(running) == 1  # a helper process compares
+        assert await count_after_inference(running) == 1  # a helper process compares
         await running.reload(compared_config(99))
         await running.reload(compared_config(100))
-        assert await compared(running) == 2
+        assert await count_after_inference(running) == 2
         await running.reload(compared_config(0))
         assert _number(running.gateway) == 2
         assert not running.gateway.traffic_splits
         await running.reload(compared_config(100, atol=2.0))
         assert _number(running.gateway) == 0
-        assert await compared(running) == 1
+        assert await count_after_inference(running) == 1

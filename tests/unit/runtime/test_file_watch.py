@@ -54,10 +54,10 @@ async def test_files_are_checked_without_a_notification(
 async def test_files_are_polled_if_no_watch_is_available(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def none_left(*_: Any, **__: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise OSError("OS file watch limit reached")
 
-    monkeypatch.setattr(watchfiles, "awatch", none_left)
+    monkeypatch.setattr(watchfiles, "awatch", fail)
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
     callback = Callback()
     async with asyncio.timeout(20):
@@ -100,8 +100,8 @@ def test_the_folders_of_symbolic_links_are_watched(tmp_path: Path) -> None:
     (tmp_path / "config/..1/routes.yaml").symlink_to("../../elsewhere/routes.yaml")
     (tmp_path / "config/..data").symlink_to("..1")
     (tmp_path / "config/routes.yaml").symlink_to("..data/routes.yaml")
-    found = {each.resolve() for each in _directories([tmp_path / "config/routes.yaml"])}
-    assert found == {tmp_path / name for name in ("config", "config/..1", "elsewhere")}
+    folders = {each.resolve() for each in _directories([tmp_path / "config/routes.yaml"])}
+    assert folders == {tmp_path / name for name in ("config", "config/..1", "elsewhere")}
     assert _directories([tmp_path / "no/such"]) == {}
 
 

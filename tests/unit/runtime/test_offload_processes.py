@@ -88,9 +88,9 @@ def test_values_are_packed_and_unpacked(values: list[Any]) -> None:
 
 def test_long_buffers_are_aligned() -> None:
     values = [os.urandom(size) for size in (MIN_BUFFER_BYTES + 1, 100_003, MIN_BUFFER_BYTES)]
-    found = transfer(values)
-    assert found == values
-    addresses = [np.frombuffer(each, np.uint8).ctypes.data for each in found]
+    copy = transfer(values)
+    assert copy == values
+    addresses = [np.frombuffer(each, np.uint8).ctypes.data for each in copy]
     assert {(address - addresses[0]) % 16 for address in addresses} == {0}
     parts = message_parts(*pack(values), b"a function name")
     assert len(parts[0]) % 16 == 0
@@ -100,9 +100,9 @@ def test_an_error_keeps_all_its_attributes() -> None:
     error = GatewayError(
         Kind.OVERLOADED, "public", origin=Origin.BACKEND, detail="private", retry_after=1.5
     )
-    found = transfer(error)
-    assert type(found) is GatewayError
-    assert vars(found) == vars(error)
+    copy = transfer(error)
+    assert type(copy) is GatewayError
+    assert vars(copy) == vars(error)
 
 
 class _CodedError(GatewayError):
@@ -112,15 +112,15 @@ class _CodedError(GatewayError):
 
 
 def test_an_error_of_a_subclass_keeps_its_attributes() -> None:
-    found = transfer(_CodedError("INVALID_ARG", "refused"))
-    assert type(found) is _CodedError
-    assert (found.code, found.kind, str(found)) == ("INVALID_ARG", Kind.BAD_REQUEST, "refused")
+    copy = transfer(_CodedError("INVALID_ARG", "refused"))
+    assert type(copy) is _CodedError
+    assert (copy.code, copy.kind, str(copy)) == ("INVALID_ARG", Kind.BAD_REQUEST, "refused")
 
 
 def test_views_and_empty_parameters_are_packed() -> None:
-    found = transfer([memoryview(b"short"), memoryview(bytes(MIN_BUFFER_BYTES)), NO_PARAMETERS])
-    assert found == [b"short", bytes(MIN_BUFFER_BYTES), {}]
-    assert found[2] is NO_PARAMETERS
+    copy = transfer([memoryview(b"short"), memoryview(bytes(MIN_BUFFER_BYTES)), NO_PARAMETERS])
+    assert copy == [b"short", bytes(MIN_BUFFER_BYTES), {}]
+    assert copy[2] is NO_PARAMETERS
 
 
 async def test_a_function_runs_in_another_process(pool: HelperPool) -> None:
@@ -349,7 +349,7 @@ async def test_a_full_queue_rejects_jobs(
     await pool.close()
 
 
-async def test_a_refused_job_learns_how_long_the_queue_takes(
+async def test_a_rejected_job_has_the_wait_of_the_queue_as_retry_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 4)
@@ -377,7 +377,7 @@ async def test_a_refused_job_learns_how_long_the_queue_takes(
     await pool.close()
 
 
-async def test_a_displaced_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_displaced_job_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 1)
     counters = BackendCounters()
     pool = HelperPool(1, counters)
@@ -436,7 +436,7 @@ def _resident(pid: int) -> int:
     return int(status.split("RssAnon:")[1].split()[0]) * KIB
 
 
-async def test_helpers_parse_every_vector_alike(pool: HelperPool) -> None:
+async def test_helpers_parse_vectors_like_the_gateway_process(pool: HelperPool) -> None:
     for vector in load(VECTORS):
         if not isinstance(vector.wire, HttpRequest):
             continue
@@ -461,7 +461,7 @@ async def _read(pool: HelperPool | None, codec: Any, vector: Vector) -> str:
     )
 
 
-async def test_a_helper_writes_a_long_response_alike(pool: HelperPool) -> None:
+async def test_a_helper_writes_the_same_response_as_the_gateway_process(pool: HelperPool) -> None:
     tensor = Tensor("OUT", Datatype.FP32, (50_000,), os.urandom(200_000))
     response, request = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
     local = CODEC.build_response(response, request)
@@ -516,7 +516,7 @@ async def test_a_job_waits_for_memory_that_other_jobs_hold() -> None:
         await pool.close()
 
 
-class _Started(_Budget):
+class _StartBudget(_Budget):
     """Sets ``started`` when a job starts."""
 
     def __init__(self) -> None:
@@ -529,11 +529,11 @@ class _Started(_Budget):
 
 
 async def test_a_job_of_optional_work_does_not_occupy_a_helper_while_it_waits_for_memory() -> None:
-    pool, started = HelperPool(2), _Started()
+    pool, budget = HelperPool(2), _StartBudget()
     optional = RequestAccount(Admission(Limits(in_flight_bytes=1000))).detach_optional(250)
-    running = asyncio.create_task(pool.run(None, time.sleep, 60, memory=started, size=10))
+    running = asyncio.create_task(pool.run(None, time.sleep, 60, memory=budget, size=10))
     try:
-        await started.started.wait()
+        await budget.started.wait()
         with pytest.raises(GatewayError, match="optional work"):
             await pool.run(None, len, "abc", memory=optional, size=1)
         assert not running.done()

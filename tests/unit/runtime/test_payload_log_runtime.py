@@ -62,8 +62,8 @@ class Handler(QuietHandler):
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as found:
-        yield found
+    with Receiver() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ async def test_inferences_of_the_route_are_sent_errors_included(receiver: Receiv
 
 
 @pytest.mark.parametrize("encoding", ["structured", "batch"])
-async def test_events_as_json(receiver: Receiver, encoding: str) -> None:
+async def test_events_are_sent_as_json(receiver: Receiver, encoding: str) -> None:
     async with running(config_with(receiver.url, encoding=encoding)) as gateway:
         await gateway.infer()
         await gateway.infer()
@@ -145,7 +145,7 @@ async def test_events_as_json(receiver: Receiver, encoding: str) -> None:
     assert gateway.count("sent") == 4
 
 
-async def test_a_server_that_is_busy_gets_the_event_again(receiver: Receiver) -> None:
+async def test_a_busy_server_gets_the_event_again(receiver: Receiver) -> None:
     receiver.statuses = [503, 429]
     async with running(config_with(receiver.url, {"mode": "request"}, retries=2)) as gateway:
         await gateway.infer()
@@ -183,11 +183,11 @@ async def test_tls_verifies_the_server(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
     with Receiver(context) as server:
-        async with running(config_with(server.url, tls={"ca": str(authority.file)})) as known:
-            await known.infer()
-        async with running(config_with(server.url, retries=0)) as unknown:
-            await unknown.infer()
-    assert (known.count("sent"), unknown.count("failed")) == (2, 2)
+        async with running(config_with(server.url, tls={"ca": str(authority.file)})) as trusting:
+            await trusting.infer()
+        async with running(config_with(server.url, retries=0)) as distrusting:
+            await distrusting.infer()
+    assert (trusting.count("sent"), distrusting.count("failed")) == (2, 2)
     assert server.kinds() == ["request", "response"]
 
 
@@ -226,7 +226,7 @@ async def test_a_reload_keeps_the_queue_unless_the_section_changes(receiver: Rec
     assert gateway.count("sent") == 3
 
 
-async def test_a_folder_that_cannot_be_used_refuses_the_configuration(tmp_path: Path) -> None:
+async def test_a_configuration_with_an_unusable_folder_is_rejected(tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("")
     changed = config_with("", file={"path": str(occupied)})

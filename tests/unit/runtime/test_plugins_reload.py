@@ -41,7 +41,7 @@ def parts(running: RunningGateway) -> tuple[Any, Any]:
     return active.plugins.hooks["guard"].runner.plugin, active.gateway.backends[0]
 
 
-def fail_to_make(*_: object, **__: object) -> None:
+def fail(*_: object, **__: object) -> None:
     raise OSError("a file is missing")
 
 
@@ -81,7 +81,7 @@ async def test_a_plugin_is_created_outside_the_event_loop_during_a_reload(
 
         running._prepare = checked  # type: ignore[misc]
         await running.reload(with_factor(3))
-    assert len(threads) == 2, "it is created once"
+    assert len(threads) == 2, "the plug-in is created once"
     assert threading.main_thread() not in threads
 
 
@@ -175,7 +175,7 @@ async def test_a_configuration_that_is_rejected_after_its_plugins_were_created_c
     monkeypatch: pytest.MonkeyPatch, constructor: WatchedConstructor
 ) -> None:
     async with serving(config()) as running:
-        monkeypatch.setattr(assemble_module, "make_recorder", fail_to_make)
+        monkeypatch.setattr(assemble_module, "make_recorder", fail)
         with pytest.raises(ConfigRejectedError, match="a file is missing"):
             await running.reload(with_factor(4))
         await until(lambda: constructor.created[-1].closed)
@@ -193,7 +193,7 @@ async def test_a_start_that_fails_closes_the_plugins_that_were_created(
 
     monkeypatch.setattr(plugin_kit.Hook, "close", close)
     if fails == "recorder":
-        monkeypatch.setattr(assemble_module, "make_recorder", fail_to_make)
+        monkeypatch.setattr(assemble_module, "make_recorder", fail)
     model = {"model": "plugin_kit:FailsToStart"} if fails == "plug-in" else {}
     with pytest.raises((PluginError, OSError)):
         assemble(config(model=model))
@@ -204,11 +204,11 @@ async def test_the_metrics_of_removed_plugins_are_dropped() -> None:
     async with serving(config()) as running:
         factory = running._prepare.args[0]  # type: ignore[attr-defined]
         metrics = factory._metrics.plugins
-        metrics.counters("hook", "gone").calls["ok"] += 1
-        text = {
+        metrics.counters("hook", "removed").calls["ok"] += 1
+        rows = {
             (metric.name, labels)
             for metric in metrics.collect()
             for labels, _ in getattr(metric, "rows", ())
         }
-        assert ("infergate_plugin_answers", ("hook", "guard")) in text
-        assert not any("gone" in labels for _, labels in text)
+        assert ("infergate_plugin_answers", ("hook", "guard")) in rows
+        assert not any("removed" in labels for _, labels in rows)

@@ -49,9 +49,9 @@ def files_in(path: Path) -> list[Path]:
 
 
 def recorded(path: Path) -> list[RecordedExchange]:
-    found = [part for file in files_in(path) for part in read_recording(file)]
-    assert all(isinstance(part, RecordedExchange) for part in found)
-    return found  # type: ignore[return-value]
+    parts = [part for file in files_in(path) for part in read_recording(file)]
+    assert all(isinstance(part, RecordedExchange) for part in parts)
+    return parts  # type: ignore[return-value]
 
 
 def recorder_of(gateway: RunningGateway) -> Recorder:
@@ -66,11 +66,11 @@ async def test_a_route_with_record_is_recorded_with_the_settings_of_the_section(
     config = config_with(tmp_path, {}, headers=("x-tenant",), redact={"zero": ("OUTPUT0",)})
     async with serving(config, group=group) as gateway:
         await infer(gateway, **{"x-tenant": "t", "authorization": "Bearer secret"})
-    (found,) = recorded(tmp_path)
-    assert found.exchange.request == REQUEST
-    assert found.exchange.headers == {"x-tenant": "t"}
-    assert found.exchange.outcome.responses[0].outputs[0].data == bytes(3)
-    assert found.redacted == ("OUTPUT0",)
+    (record,) = recorded(tmp_path)
+    assert record.exchange.request == REQUEST
+    assert record.exchange.headers == {"x-tenant": "t"}
+    assert record.exchange.outcome.responses[0].outputs[0].data == bytes(3)
+    assert record.redacted == ("OUTPUT0",)
     metrics = group.metrics.text().decode()
     assert 'infergate_recorded_exchanges_total{result="recorded"} 1.0' in metrics
 
@@ -97,10 +97,10 @@ async def test_only_the_route_with_record_is_recorded_if_labels_are_equal(tmp_pa
             context = RequestContext("peer", headers={"x-tag": tag}, request_id=str(number))
             binding = gateway.gateway.bind("identity", "", context)
             await gateway.gateway.infer(REQUEST, binding, context)
-    assert [found.exchange.request_id for found in recorded(tmp_path / "records")] == ["0"]
+    assert [record.exchange.request_id for record in recorded(tmp_path / "records")] == ["0"]
 
 
-async def test_recording_may_wait_for_the_operator(tmp_path: Path) -> None:
+async def test_inactive_recording_starts_on_request(tmp_path: Path) -> None:
     group = WorkerGroup()
     async with serving(config_with(tmp_path, {}, active=False), group=group) as gateway:
         await infer(gateway, "before")
@@ -112,7 +112,7 @@ async def test_recording_may_wait_for_the_operator(tmp_path: Path) -> None:
         assert (status["worker"], status["active"]) == (3, False)
         assert status["exchanges"]["recorded"] == 1
         await infer(gateway, "after")
-    assert [found.exchange.request_id for found in recorded(tmp_path)] == ["between"]
+    assert [record.exchange.request_id for record in recorded(tmp_path)] == ["between"]
 
 
 async def test_without_a_recorder_an_action_does_nothing() -> None:
@@ -144,8 +144,8 @@ async def test_a_reload_with_another_section_completes_the_old_files(tmp_path: P
         await retired.wait()
         assert not old.is_active
         assert not old._writer._thread.is_alive()
-    assert [found.exchange.request_id for found in recorded(tmp_path / "a")] == ["old"]
-    assert [found.exchange.request_id for found in recorded(tmp_path / "b")] == ["new"]
+    assert [record.exchange.request_id for record in recorded(tmp_path / "a")] == ["old"]
+    assert [record.exchange.request_id for record in recorded(tmp_path / "b")] == ["new"]
 
 
 async def test_a_reload_without_record_ends_recording(tmp_path: Path) -> None:

@@ -204,17 +204,17 @@ async def test_a_reload_is_not_abandoned_after_its_plugins_were_created(
 ) -> None:
     monkeypatch.setattr(reload, "SLOW_SECONDS", 0.01)
     first = await hanging_reload(harness)
-    checking, answer = threading.Event(), threading.Event()
+    checking, may_return = threading.Event(), threading.Event()
 
     def have_changed(_: TrackedFiles) -> bool:
         checking.set()
-        return answer.wait(20)
+        return may_return.wait(20)
 
     monkeypatch.setattr(TrackedFiles, "have_changed", have_changed)
     second = harness.reloader.request("POST /reload")
     assert await asyncio.to_thread(checking.wait, 20)
     harness.is_creating_plugins = False  # ``apply`` must not be cancelled from now on
-    answer.set()
+    may_return.set()
     await asyncio.wait({second}, timeout=0.05)
     assert not first.done()
     harness.proceed.set()

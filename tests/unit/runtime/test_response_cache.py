@@ -54,8 +54,8 @@ def config(route: Mapping[str, Any] | None = None, **fields: Any) -> Config:
     return quiet_config(**sections | fields)
 
 
-def scope(of: Config) -> bytes:
-    return _scope(of, of.routes[0])
+def scope(configuration: Config) -> bytes:
+    return _scope(configuration, configuration.routes[0])
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_all_processes_have_the_same_scopes() -> None:
     address."""
     file = GOOD / "everything.yaml"
     source = str(Path(sys.modules["infergate"].__file__ or "").parents[1])
-    found = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", SCOPES, str(file), source],
         capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": "1"},
     ).stdout  # fmt: skip
     loaded = load(file, {}, TrackedFiles())
     expected = " ".join(_scope(loaded, route).hex() for route in loaded.routes)
-    assert found == f"{expected}\n".encode()
+    assert printed == f"{expected}\n".encode()
 
 
 def test_headers_that_backends_receive_are_selected_except_those_of_tracing() -> None:
@@ -100,9 +100,9 @@ def test_headers_that_backends_receive_are_selected_except_those_of_tracing() ->
         "one": {**server, "forward_headers": ("x-tenant-*", "traceparent")},
         "two": {**server, "forward_headers": ("x-user",)},
     }
-    both = config({"fallback": "two"}, backends=backends)
+    with_fallback = config({"fallback": "two"}, backends=backends)
     headers = {"x-tenant-a": "1", "x-user": "2", "traceparent": "3", "x-other": "4"}
-    selected = _forwarded_headers(both, both.routes[0])(headers)
+    selected = _forwarded_headers(with_fallback, with_fallback.routes[0])(headers)
     assert selected == {"x-tenant-a": "1", "x-user": "2"}
 
 

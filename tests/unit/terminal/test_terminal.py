@@ -28,9 +28,9 @@ def colorful(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_output_without_a_terminal_is_aligned_text() -> None:
     out = io.StringIO()
     print_tables([TABLE, TABLE], out)
-    one = "routes\n  MODEL         REQUESTS\n  [red]bert[/]         7\n  a                 1200\n"
-    assert out.getvalue() == f"{one}\n{one}"
-    assert plain_text(TABLE) == one
+    text = "routes\n  MODEL         REQUESTS\n  [red]bert[/]         7\n  a                 1200\n"
+    assert out.getvalue() == f"{text}\n{text}"
+    assert plain_text(TABLE) == text
 
 
 def test_output_on_a_terminal_escapes_markup() -> None:
@@ -49,18 +49,18 @@ def test_colors_can_be_disabled(monkeypatch: pytest.MonkeyPatch, name: str, valu
     assert "\x1b[" not in out.getvalue()
 
 
-def test_progress_is_for_terminals() -> None:
-    quiet, seen = io.StringIO(), Terminal()
-    for stream in (quiet, seen):
+def test_progress_is_shown_only_on_a_terminal() -> None:
+    pipe, terminal = io.StringIO(), Terminal()
+    for stream in (pipe, terminal):
         with Progress("work", 2, stream) as progress:
             progress.step()
             progress.step(1, "half done")
-    assert quiet.getvalue() == ""
-    assert "work" in seen.getvalue()
-    assert "half done" in seen.getvalue()
+    assert pipe.getvalue() == ""
+    assert "work" in terminal.getvalue()
+    assert "half done" in terminal.getvalue()
 
 
-def test_serving_does_not_load_the_terminal_library() -> None:
+def test_plain_output_does_not_load_the_terminal_library() -> None:
     code = (
         "import sys, infergate.cli, infergate.runtime.serve, infergate.terminal, io\n"
         "from infergate.terminal import Table, print_tables, Progress\n"
@@ -70,8 +70,8 @@ def test_serving_does_not_load_the_terminal_library() -> None:
         "  'infergate.config.redacted', 'infergate.cli.output'}\n"
         "print(sorted(late & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == "[]"
 
 
 WIDE = Table(
@@ -106,9 +106,9 @@ def test_rows_in_a_pipe_stay_single_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_frames_replace_each_other_on_a_terminal_and_follow_each_other_elsewhere() -> None:
-    quiet, seen = io.StringIO(), Terminal()
-    for stream in (quiet, seen):
+    pipe, terminal = io.StringIO(), Terminal()
+    for stream in (pipe, terminal):
         show_live(iter([[TABLE], [WIDE]]), stream)
-    assert quiet.getvalue().index("routes") < quiet.getvalue().index("backends")
-    assert "\x1b[?1049h" in seen.getvalue()
-    assert seen.getvalue().rstrip().endswith(("\x1b[?1049l", "\x1b[?25h"))
+    assert pipe.getvalue().index("routes") < pipe.getvalue().index("backends")
+    assert "\x1b[?1049h" in terminal.getvalue()
+    assert terminal.getvalue().rstrip().endswith(("\x1b[?1049l", "\x1b[?25h"))

@@ -82,8 +82,8 @@ def test_a_program_compiles_whatever_the_names(client: str) -> None:
         "parameters": {} if client in {"graphpipe", "tensorflow-serving-api"} else {name: name},
         "outputs": (RequestedOutput(name),),
     }
-    printed = inference(tensor, request=request, headers={"x-a": name, "x-api-key": name})
-    code = code_of([client], printed)[client]
+    inference_ = inference(tensor, request=request, headers={"x-a": name, "x-api-key": name})
+    code = code_of([client], inference_)[client]
     compile(code, client, "exec")
     assert "not possible" not in code
 
@@ -137,8 +137,8 @@ def test_a_request_over_grpc_becomes_v2_rest_for_curl() -> None:
 def test_a_long_body_is_read_from_a_file(tmp_path: Path) -> None:
     wire = HttpRequest("POST", "/", body=(b"x" * 70_000,))
     assert "write body.bin with --save" in code_of(["curl"], inference(wire=wire))["curl"]
-    printed = inference(wire=wire, folder=tmp_path / "new")
-    code = code_of(["curl"], printed)["curl"]
+    inference_ = inference(wire=wire, folder=tmp_path / "new")
+    code = code_of(["curl"], inference_)["curl"]
     assert (tmp_path / "new" / "body.bin").read_bytes() == b"x" * 70_000
     assert f"@{tmp_path}/new/body.bin" in code
 
@@ -162,20 +162,20 @@ def test_a_client_that_cannot_send_the_inference_gets_the_reason(
 def test_a_datatype_that_a_client_does_not_have_is_named() -> None:
     tensor = Tensor("x", Datatype.BF16, (1,), b"\x80\x3f")
     code = code_of(CLIENTS, inference(tensor, metadata=METADATA))
-    lacking = {client for client, text in code.items() if "has no BF16" in text}
-    assert lacking == {"kserve", "tensorflow-serving-api", "tensorrtserver", "graphpipe"}
+    clients = {client for client, text in code.items() if "has no BF16" in text}
+    assert clients == {"kserve", "tensorflow-serving-api", "tensorrtserver", "graphpipe"}
 
 
 def test_without_a_listener_there_is_no_code() -> None:
-    printed = ClientInference(InferRequest("m", inputs=(X,)), ClientAddresses(), metadata=METADATA)
-    for code in code_of(CLIENTS, printed).values():
+    call = ClientInference(InferRequest("m", inputs=(X,)), ClientAddresses(), metadata=METADATA)
+    for code in code_of(CLIENTS, call).values():
         assert "the configuration has no" in code
 
 
 def test_tls_is_used_where_the_listener_has_it() -> None:
     addresses = ClientAddresses("h:1", "h:2", http_tls=True, grpc_tls=True)
-    printed = ClientInference(InferRequest("m", inputs=(X,)), addresses, metadata=METADATA)
-    code = code_of(CLIENTS, printed)
+    inference_ = ClientInference(InferRequest("m", inputs=(X,)), addresses, metadata=METADATA)
+    code = code_of(CLIENTS, inference_)
     assert "https://h:1" in code["curl"]
     assert "https://h:1" in code["kserve"]
     assert "https://h:1" in code["graphpipe"]
@@ -190,9 +190,9 @@ def test_credentials_in_the_query_are_read_from_the_environment() -> None:
     wire = HttpRequest("POST", "/p", query, {}, (b"{}",))
     (code,) = code_of(["curl"], inference(wire=wire)).values()
     assert "SECRET" not in code
-    words = {"API_KEY": "1", "PASS": "2", "_2FA_TOKEN": "3"}
+    environ = {"API_KEY": "1", "PASS": "2", "_2FA_TOKEN": "3"}
     script = f'curl() {{ printf %s "$1"; }}\n{code}'
-    found = subprocess.run(["bash", "-c", script], env=words, capture_output=True, check=True)
-    assert found.stdout.decode() == (
+    shell = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, check=True)
+    assert shell.stdout.decode() == (
         "http://h:8000/p?a=1&api_key=1&%70ass=2&b=x%20y&sig=&token&2fa-token=3"
     )

@@ -30,7 +30,7 @@ routes:
 """
 
 
-async def test_plugins_are_explained() -> None:
+async def test_hooks_and_models_are_named_but_not_run() -> None:
     Hook.events.clear()
     text = Tensor("text", Datatype.BYTES, (1,), pack_bytes([b"abc"]))
     wire = (
@@ -38,9 +38,9 @@ async def test_plugins_are_explained() -> None:
         .create({})
         .build_request(InferRequest("double", inputs=(text,)), GENERIC)
     )
-    found = await explain(parse(CONFIG, "f", {}), ClientRequest(wire), ExplainOptions())
-    assert "The hooks guard may change or answer the request. They are not run." in found.notes
-    (target,) = found.targets
+    result = await explain(parse(CONFIG, "f", {}), ClientRequest(wire), ExplainOptions())
+    assert "The hooks guard may change or answer the request. They are not run." in result.notes
+    (target,) = result.targets
     assert (target.protocol, target.error) == ("python", "")
     assert target.layout == ("input 'X': FP32 [1, 2], 8 bytes",)
     assert Hook.events == []

@@ -88,7 +88,7 @@ async def explained(
     return await explain(configured(config), request, options or ExplainOptions())
 
 
-def one(route: str, backend: str, more: str = "") -> str:
+def yaml_of(route: str, backend: str, more: str = "") -> str:
     return f"backends: {{b: {{{backend}}}}}\nroutes: [{{model: m, backend: b{route}}}]\n{more}"
 
 
@@ -104,14 +104,14 @@ M = InferRequest("m", inputs=(X,))
 
 
 async def test_earlier_routes_have_the_reason_why_they_do_not_match() -> None:
-    found = await explained(SPLIT, built(DIGITS))
-    assert [check.mismatch for check in found.routes] == [
+    result = await explained(SPLIT, built(DIGITS))
+    assert [check.mismatch for check in result.routes] == [
         "the model is 'digits', not 'other'",
         "the request has no version; the route is for version '3'",
         "the request has no header 'x-user' (expected 'b*')",
         "",
     ]
-    assert [check.number for check in found.routes] == [1, 2, 3, 4]
+    assert [check.number for check in result.routes] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ async def test_earlier_routes_have_the_reason_why_they_do_not_match() -> None:
 def test_a_route_is_checked_like_the_routing_table(
     route: Route, version: str, headers: dict[str, str], mismatch: str
 ) -> None:
-    checks, found = check_routes([route], "m", version, headers)
+    checks, match = check_routes([route], "m", version, headers)
     assert [check.mismatch for check in checks] == [mismatch]
-    assert found is (None if mismatch else route)
+    assert match is (None if mismatch else route)
 
 
 async def test_every_target_of_a_route_is_explained_with_its_share() -> None:
-    found = await explained(SPLIT, built(DIGITS))
-    assert [(t.role, t.backend, t.protocol, t.when.split(";")[0]) for t in found.targets] == [
+    result = await explained(SPLIT, built(DIGITS))
+    assert [(t.role, t.backend, t.protocol, t.when.split(";")[0]) for t in result.targets] == [
         ("backend", "old", "trtis-http", "82.5% of requests"),
         ("split", "new", "v2-grpc", "10% of requests"),
         ("split", "gp", "graphpipe", "5% of requests"),
@@ -144,8 +144,8 @@ async def test_every_target_of_a_route_is_explained_with_its_share() -> None:
          "requests whose backend cannot be reached, except requests of a sequence"),
         ("mirror", "tf", "tfs-rest", "a copy of 50% of requests"),
     ]  # fmt: skip
-    assert {target.pipeline for target in found.targets} == {"translate"}
-    assert not any(target.error for target in found.targets)
+    assert {target.pipeline for target in result.targets} == {"translate"}
+    assert not any(target.error for target in result.targets)
 
 
 async def test_each_backend_receives_its_own_wire_form() -> None:
@@ -181,7 +181,7 @@ async def test_every_rewrite_is_named() -> None:
 
 async def test_a_mirror_and_its_baseline_have_their_own_names() -> None:
     mirror = "{backend: b, rewrite: {model: new}, compare: {baseline: {percent: 5}}, percent: 20}"
-    config = one(f", rewrite: {{model: old}}, mirror: {mirror}", V2)
+    config = yaml_of(f", rewrite: {{model: old}}, mirror: {mirror}", V2)
     own, mirrored, baseline = (await explained(config, built(M))).targets
     assert 'model_name: "old"' in own.message["decoded"]
     assert 'model_name: "new"' in mirrored.message["decoded"]
@@ -190,7 +190,7 @@ async def test_a_mirror_and_its_baseline_have_their_own_names() -> None:
     assert baseline.when == "a further copy of 5% of the requests that the mirror gets"
 
 
-SPLIT_IN_HALF = one(", split: [{backend: c, percent: 50}], split_by: x-user", V2).replace(
+SPLIT_IN_HALF = yaml_of(", split: [{backend: c, percent: 50}], split_by: x-user", V2).replace(
     "backends: {", f"backends: {{c: {{{V2}}}, "
 )
 
@@ -214,21 +214,21 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
         user = f"user {number}"
         request = replace(M, parameters=dict.fromkeys(parameters, user))
         sent = {k: v.replace("USER", user) for k, v in headers.items()}
-        found = await explain(config, built(request, "v2-grpc", metadata=sent), ExplainOptions())
+        result = await explain(config, built(request, "v2-grpc", metadata=sent), ExplainOptions())
         context = RequestContext("", headers=sent)
         assign_request_id(context)
         with pytest.raises(GatewayError):  # these backends have no model
             await gateway.infer(request, gateway.bind("m", "", context), context)
         chosen.add(context.record.backend)
-        assert found.notes == [
+        assert result.notes == [
             f"{cause} selects the backend '{context.record.backend}' for this request."
         ]
     assert chosen == {"b", "c"}
 
 
 async def test_a_generated_id_decides_at_random() -> None:
-    found = await explained(SPLIT_IN_HALF, built(M, "v2-grpc"))
-    assert found.notes[0].startswith("The request has neither a sequence nor a header that")
+    result = await explained(SPLIT_IN_HALF, built(M, "v2-grpc"))
+    assert result.notes[0].startswith("The request has neither a sequence nor a header that")
 
 
 BF16 = built(
@@ -238,7 +238,7 @@ LEGACY = 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]'
 
 
 async def test_a_cast_is_named() -> None:
-    config = one(", cast: {BF16: FP32}", LEGACY)
+    config = yaml_of(", cast: {BF16: FP32}", LEGACY)
     (target,) = (await explained(config, BF16)).targets
     assert target.steps == (
         "cast BF16: FP32 for input 'x', because one of the two protocols does not have BF16",
@@ -250,20 +250,20 @@ async def test_a_cast_is_named() -> None:
 
 
 async def test_a_missing_cast_is_reported_as_the_gateway_reports_it() -> None:
-    (target,) = (await explained(one("", LEGACY), BF16)).targets
+    (target,) = (await explained(yaml_of("", LEGACY), BF16)).targets
     assert "unsupported: input 'x' is BF16, which the protocol trtis-grpc" in target.error
 
 
 async def test_classes_that_the_gateway_computes_are_named() -> None:
     outputs = (RequestedOutput("y", {"classification": 2}),)
-    config = one("", REST, DECLARED)
+    config = yaml_of("", REST, DECLARED)
     request = built(InferRequest("m", inputs=(X,), outputs=outputs), "v2-grpc")
     (target,) = (await explained(config, request)).targets
     assert target.steps == ("classification of 'y': the gateway computes the classes",)
 
 
 async def test_parameters_that_a_protocol_does_not_carry_are_named() -> None:
-    config = one("", 'protocol: kserve-v1, endpoints: ["http://b.test:1"]', DECLARED)
+    config = yaml_of("", 'protocol: kserve-v1, endpoints: ["http://b.test:1"]', DECLARED)
     request = built(InferRequest("m", "2", inputs=(X,), parameters={"p": 1}), "v2-grpc")
     (target,) = (await explained(config, request)).targets
     assert "parameter 'p' is not sent, because kserve-v1 does not carry it" in target.steps
@@ -271,9 +271,9 @@ async def test_parameters_that_a_protocol_does_not_carry_are_named() -> None:
 
 
 async def test_a_message_of_the_backends_protocol_passes_through() -> None:
-    (target,) = (await explained(one("", V2), built(M, "v2-grpc"))).targets
+    (target,) = (await explained(yaml_of("", V2), built(M, "v2-grpc"))).targets
     assert (target.pipeline, target.steps) == ("forward", ())
-    (target,) = (await explained(one(", rewrite: {model: n}", V2), built(M, "v2-grpc"))).targets
+    (target,) = (await explained(yaml_of(", rewrite: {model: n}", V2), built(M, "v2-grpc"))).targets
     assert target.pipeline == "forward"
     assert target.steps[0] == "rewrite.model: model 'm' becomes 'n'"
 
@@ -281,7 +281,7 @@ async def test_a_message_of_the_backends_protocol_passes_through() -> None:
 async def test_the_deadline_and_the_headers_of_the_client_are_forwarded() -> None:
     backend = f"{REST}, forward_headers: [x-*, authorization]"
     request = built(M, headers={"x-a": "1", "authorization": "s", "b": "2"})
-    (target,) = (await explained(one("", backend), request)).targets
+    (target,) = (await explained(yaml_of("", backend), request)).targets
     headers = dict(target.message["headers"])
     assert headers["x-a"] == "1"
     assert headers["authorization"] == "(hidden)"
@@ -305,14 +305,14 @@ async def test_facts_that_only_the_server_has_are_unknown_unless_they_are_declar
     model = ModelMetadata("m", inputs=(spec,), outputs=(TensorMetadata("y", "FP32", (-1, 2)),))
     changes = {"path": "/graphpipe/m"} if client == "graphpipe" else {}
     request = built(M, client, model, **changes)
-    (target,) = (await explained(one("", backend), request)).targets
+    (target,) = (await explained(yaml_of("", backend), request)).targets
     assert (target.url, target.message) == ("", {})
     assert "declare" in target.error
     assert "'models'" in target.error
-    (target,) = (await explained(one("", backend, DECLARED), request)).targets
+    (target,) = (await explained(yaml_of("", backend, DECLARED), request)).targets
     assert target.error == ""
     options = ExplainOptions(recorded=model)
-    (target,) = (await explained(one("", backend), request, options)).targets
+    (target,) = (await explained(yaml_of("", backend), request, options)).targets
     assert target.error == ""
 
 
@@ -329,22 +329,22 @@ async def test_a_query_goes_only_to_the_routes_own_backend() -> None:
 
 
 async def test_a_request_about_the_server_has_no_route() -> None:
-    found = await explained(SPLIT, ClientRequest(HttpRequest("GET", "/v2")))
-    assert found.notes == ["The gateway itself answers requests about the server."]
-    assert (found.operation, found.routes) == ("server_metadata", [])
+    result = await explained(SPLIT, ClientRequest(HttpRequest("GET", "/v2")))
+    assert result.notes == ["The gateway itself answers requests about the server."]
+    assert (result.operation, result.routes) == ("server_metadata", [])
 
 
 async def test_a_model_without_a_route_is_refused() -> None:
-    found = await explained(SPLIT, built(InferRequest("none", inputs=(X,))))
-    assert found.error == "not_found: no route matches the model 'none'"
-    assert len(found.routes) == 4
+    result = await explained(SPLIT, built(InferRequest("none", inputs=(X,))))
+    assert result.error == "not_found: no route matches the model 'none'"
+    assert len(result.routes) == 4
 
 
 async def test_an_invalid_request_is_refused_with_the_gateways_error() -> None:
-    found = await explained(SPLIT, ClientRequest(HttpRequest("POST", "/v2/nothing")))
-    assert found.error.startswith("not_found: ")
+    result = await explained(SPLIT, ClientRequest(HttpRequest("POST", "/v2/nothing")))
+    assert result.error.startswith("not_found: ")
     request = ClientRequest(HttpRequest("POST", "/v2/models/m/infer", body=(b"{}",)))
-    (target,) = (await explained(one("", V2), request)).targets
+    (target,) = (await explained(yaml_of("", V2), request)).targets
     assert target.error.startswith("bad_request: ")
 
 
@@ -360,7 +360,7 @@ STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
     ids=["v2-grpc", "v2-rest"],
 )
 async def test_a_request_of_a_stream_is_explained(request_of_a_stream: ClientRequest) -> None:
-    (target,) = (await explained(one("", V2), request_of_a_stream)).targets
+    (target,) = (await explained(yaml_of("", V2), request_of_a_stream)).targets
     assert target.url == f"grpc://b.test:1{STREAM_INFER}"
 
 
@@ -386,45 +386,45 @@ async def test_the_port_selects_the_listener_and_the_path_the_protocol(
     authority: str, path: str, listener: str, protocol: str
 ) -> None:
     request = ClientRequest(HttpRequest("GET", path), authority)
-    found = await explained(one("", V2, LISTENERS), request)
-    assert (found.listener, found.protocol) == (listener, protocol)
+    result = await explained(yaml_of("", V2, LISTENERS), request)
+    assert (result.listener, result.protocol) == (listener, protocol)
 
 
 async def test_an_envelope_is_named() -> None:
     listeners = LISTENERS.replace("sagemaker: {}", "sagemaker: {model: m}")
-    found = await explained(one("", V2, listeners), built(M, path="/invocations"))
-    assert found.notes == ["The envelope 'sagemaker' carries the request."]
-    assert found.model == "m"
+    result = await explained(yaml_of("", V2, listeners), built(M, path="/invocations"))
+    assert result.notes == ["The envelope 'sagemaker' carries the request."]
+    assert result.model == "m"
 
 
 async def test_the_gateways_own_services_have_no_route() -> None:
     wire = RpcRequest("/grpc.health.v1.Health/Check", (b"",))
-    found = await explained(one("", V2), ClientRequest(wire))
-    assert found.notes == ["The gateway itself answers requests about the server."]
-    assert found.error == ""
+    result = await explained(yaml_of("", V2), ClientRequest(wire))
+    assert result.notes == ["The gateway itself answers requests about the server."]
+    assert result.error == ""
 
 
 async def test_a_stream_needs_facts_that_no_declaration_gives() -> None:
-    config = one("", f"{V2}, profile: triton", DECLARED)
+    config = yaml_of("", f"{V2}, profile: triton", DECLARED)
     (target,) = (await explained(config, built(M, "v2-grpc", method=STREAM_INFER))).targets
     assert target.error.endswith("such as the model's metadata; query the server with --metadata")
 
 
 async def test_without_a_listener_for_the_transport_the_request_is_rejected() -> None:
     with pytest.raises(RequestError, match="no listener serves gRPC requests"):
-        await explained(one("", V2, "listeners: {grpc: null}"), built(M, "v2-grpc"))
+        await explained(yaml_of("", V2, "listeners: {grpc: null}"), built(M, "v2-grpc"))
 
 
 async def test_access_rules_are_mentioned() -> None:
     access = "access: {rules: [{who: [anonymous], models: [m]}]}\n"
-    found = await explained(one("", V2, access), built(M))
-    assert found.notes == ["Access rules and rate limits are not applied here."]
+    result = await explained(yaml_of("", V2, access), built(M))
+    assert result.notes == ["Access rules and rate limits are not applied here."]
 
 
 async def test_the_text_and_the_json_have_every_part() -> None:
-    found = await explained(SPLIT, built(DIGITS))
-    text = as_text(found, shows_bytes=True)
-    for target in found.targets:
+    result = await explained(SPLIT, built(DIGITS))
+    text = as_text(result, shows_bytes=True)
+    for target in result.targets:
         assert f"{target.role} '{target.backend}' ({target.protocol}): {target.when}" in text
         for line in (*target.steps, *target.layout, target.url):
             assert line in text
@@ -432,18 +432,18 @@ async def test_the_text_and_the_json_have_every_part() -> None:
     assert "  4. digits: matches\n" in text
     assert "endpoints: http://a.test:8000/(hidden), http://b.test" in text
     assert "00 00 c0 3f" in text
-    assert "00 00 c0 3f" not in as_text(found)
-    data: Any = json.loads(json.dumps(as_json(found)))
-    assert [each["backend"] for each in data["targets"]] == [t.backend for t in found.targets]
+    assert "00 00 c0 3f" not in as_text(result)
+    data: Any = json.loads(json.dumps(as_json(result)))
+    assert [each["backend"] for each in data["targets"]] == [t.backend for t in result.targets]
     assert "inference" not in data
 
 
 async def test_control_characters_are_not_printed() -> None:
     headers = {"x-request-id": "a\x1b[2J"}
     request = built(M, headers=headers, path="/v2/models/%1b%5b2J/infer")
-    found = await explained(one("", V2), request)
-    assert "\x1b" not in as_text(found)
-    assert "\x1b" not in as_text(replace(found, error="\x1b[2J"))
+    result = await explained(yaml_of("", V2), request)
+    assert "\x1b" not in as_text(result)
+    assert "\x1b" not in as_text(replace(result, error="\x1b[2J"))
 
 
 # ---- the command
@@ -451,7 +451,7 @@ async def test_control_characters_are_not_printed() -> None:
 
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     file = tmp_path / "routes.yaml"
-    file.write_text(one("", V2))
+    file.write_text(yaml_of("", V2))
     code = main(["explain", "--config", str(file), *argv])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -520,7 +520,7 @@ def test_a_wrong_command_line_has_exit_code_2(
     assert reason in err
 
 
-TRANSFORMED = one(
+TRANSFORMED = yaml_of(
     ", transforms: {inputs: [{cast: {tensor: x, from: FP32, to: FP64}}, {rename: {x: z}}],"
     " outputs: [{rename: {y: w}}]}",
     V2,
@@ -529,18 +529,18 @@ TRANSFORMED = one(
 
 async def test_transforms_are_applied_and_their_inputs_described() -> None:
     request = InferRequest("m", inputs=(X,), outputs=(RequestedOutput("w"),))
-    found = await explained(TRANSFORMED, built(request))
-    (target,) = found.targets
+    result = await explained(TRANSFORMED, built(request))
+    (target,) = result.targets
     assert target.error == ""
     assert target.steps[:2] == (
         "transforms: input 'z' becomes FP64 [1, 2], 16 bytes",
         "transforms: output 'y' is requested",
     )
     assert target.layout[1].endswith("'z', FP64 [1, 2], 16 bytes")
-    assert found.inference == request
+    assert result.inference == request
 
 
 async def test_an_input_that_does_not_fit_the_transforms_is_explained() -> None:
-    wrong = tensor_from_array("x", Datatype.UINT8, np.zeros((1, 2)))
-    found = await explained(TRANSFORMED, built(InferRequest("m", inputs=(wrong,))))
-    assert "input 'x': expected FP32, got UINT8" in found.targets[0].error
+    uint8_input = tensor_from_array("x", Datatype.UINT8, np.zeros((1, 2)))
+    result = await explained(TRANSFORMED, built(InferRequest("m", inputs=(uint8_input,))))
+    assert "input 'x': expected FP32, got UINT8" in result.targets[0].error

@@ -30,8 +30,8 @@ REST = {"protocol": "v2-rest", "url": "http://a:8000"}
 
 
 def example(probed: ProbedModel, options: ProbeOptions | None = None, **address: str) -> Any:
-    found = server(probed, **(address or REST))
-    return example_request(found, probed, options or ProbeOptions(), GATEWAY)
+    target = server(probed, **(address or REST))
+    return example_request(target, probed, options or ProbeOptions(), GATEWAY)
 
 
 def bodies(request: ExampleRequest) -> list[Any]:
@@ -118,9 +118,9 @@ def test_a_model_with_many_responses_is_streamed_through_infergate() -> None:
 
 def test_a_request_through_infergate_has_the_gateways_name_of_the_model() -> None:
     probed = model("model")
-    found = server(probed, protocol="graphpipe", url="http://a:9000")
-    names = {(found.best.url, "model"): "model-2"}
-    request = example_request(found, probed, ProbeOptions(), replace(GATEWAY, names=names))
+    target = server(probed, protocol="graphpipe", url="http://a:9000")
+    names = {(target.best.url, "model"): "model-2"}
+    request = example_request(target, probed, ProbeOptions(), replace(GATEWAY, names=names))
     assert "/v2/models/model-2/infer" in request.curl
     assert "/v2/models/model-2/infer" in request.python
 
@@ -201,9 +201,9 @@ def test_tls_options_are_those_of_the_probe(options: ProbeOptions, curl: str, py
 
 def test_a_unix_socket_has_a_curl_command_only() -> None:
     probed = model("m")
-    found = server(probed, **REST)
-    best = replace(found.best, url=Url("http+unix", "", None, "/run/s.sock"))
-    request = example_request(replace(found, protocols=[best]), probed, ProbeOptions(), GATEWAY)
+    target = server(probed, **REST)
+    best = replace(target.best, url=Url("http+unix", "", None, "/run/s.sock"))
+    request = example_request(replace(target, protocols=[best]), probed, ProbeOptions(), GATEWAY)
     assert "--unix-socket /run/s.sock" in request.curl
     assert request.curl.endswith(" http://localhost/v2/models/m/infer")
     assert request.python.startswith("#")

@@ -13,17 +13,17 @@ from infergate.terminal import plain_text
 
 
 def findings(*models: ProbedModel, name: str = "triton") -> ProbeFindings:
-    found = server(*models, name=name)
+    probed = server(*models, name=name)
     target = ProbeTarget("grpc://10.0.0.7:8001", parse_url("grpc://10.0.0.7:8001"))
     closed = ProbeTarget("a:1", parse_url("tcp://a:1"))
     problem = PortProblem("connection refused", "check the port")
     return ProbeFindings(
-        [TargetFindings(target, [found.best]), TargetFindings(closed, problem=problem)], [found]
+        [TargetFindings(target, [probed.best]), TargetFindings(closed, problem=problem)], [probed]
     )
 
 
-def text(found: ProbeFindings) -> str:
-    return "\n".join(map(plain_text, report.tables(found)))
+def text(probe_result: ProbeFindings) -> str:
+    return "\n".join(map(plain_text, report.tables(probe_result)))
 
 
 def test_the_tables_show_addresses_and_models() -> None:
@@ -67,13 +67,13 @@ ESCAPE = "\x1b[2J\x9b31m\u202e"
 
 def test_no_control_character_of_a_server_reaches_the_terminal() -> None:
     hostile = model(ESCAPE, inputs=(tensor(f"t\n{ESCAPE}", ESCAPE, 1),))
-    found = findings(hostile, ProbedModel(f"n{ESCAPE}", problem=ESCAPE), name=ESCAPE)
+    result = findings(hostile, ProbedModel(f"n{ESCAPE}", problem=ESCAPE), name=ESCAPE)
     example = ExampleRequest(ESCAPE, f"curl '{ESCAPE}'", repr(ESCAPE))
     printed = [
-        text(found),
-        *report.remarks(found, [ESCAPE]),
+        text(result),
+        *report.remarks(result, [ESCAPE]),
         report.example_text([example]),
-        report.json_text(report.as_json(found, [[example]])),
+        report.json_text(report.as_json(result, [[example]])),
     ]
     assert not any(character in part for part in printed for character in ESCAPE if character < " ")
     assert "\x9b" not in "".join(printed)

@@ -24,14 +24,14 @@ ALL = frozenset(Datatype)
 KEY = new_key()
 
 
-def spoken(findings: ProbeFindings) -> list[set[str]]:
+def detected_protocols(findings: ProbeFindings) -> list[set[str]]:
     return [{item.protocol for item in target.detected} for target in findings.targets]
 
 
 def only_additional(protocol: str) -> dict[str, Any]:
-    """Return listeners of which only the additional listener ``one`` exists."""
-    one = {**FREE_PORT, "protocols": (protocol,)}
-    return {"http": None, "grpc": None, "admin": None, "additional": {"one": one}}
+    """Return the configuration of a single listener, ``additional.one``."""
+    listener = {**FREE_PORT, "protocols": (protocol,)}
+    return {"http": None, "grpc": None, "admin": None, "additional": {"one": listener}}
 
 
 def problem_of(findings: ProbeFindings) -> PortProblem:
@@ -51,7 +51,7 @@ async def test_every_protocol_is_detected_without_a_scheme() -> None:
         "graphpipe[1]": {"graphpipe"},
         "additional.v1": {"kserve-v1"},
     }
-    assert dict(zip(addresses, spoken(findings), strict=True)) == expected
+    assert dict(zip(addresses, detected_protocols(findings), strict=True)) == expected
     urls = [str(item.url) for target in findings.targets for item in target.detected]
     assert f"tcp://{addresses['graphpipe[1]']}" in urls
     assert f"http://{addresses['graphpipe[0]']}" in urls
@@ -74,7 +74,7 @@ async def test_the_ports_of_a_server_are_one_server_with_its_models() -> None:
 async def test_a_wrong_scheme_is_corrected() -> None:
     async with embedded_models() as addresses:
         findings = await probe(f"http://{addresses['grpc']}", f"tcp://{addresses['http']}")
-    assert spoken(findings) == [
+    assert detected_protocols(findings) == [
         {"v2-grpc", "tfs-grpc", "trtis-grpc"},
         {"v2-rest", "tfs-rest", "trtis-http"},
     ]
@@ -120,7 +120,7 @@ WEB_SERVERS = {
 async def test_other_servers_speak_no_protocol(respond: Any) -> None:
     async with scripted_server(respond) as address:
         findings = await probe(address)
-    assert spoken(findings) == [set()]
+    assert detected_protocols(findings) == [set()]
     assert "speaks no protocol" in problem_of(findings).reason
     assert findings.targets[0].attempts.keys() >= {"v2-rest", "v2-grpc", "graphpipe"}
 
@@ -128,7 +128,7 @@ async def test_other_servers_speak_no_protocol(respond: Any) -> None:
 async def test_the_probe_of_a_silent_server_ends_at_the_timeout() -> None:
     async with scripted_server(lambda _: None) as address:
         findings = await probe(f"http://{address}", timeout=0.2)
-    assert spoken(findings) == [set()]
+    assert detected_protocols(findings) == [set()]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_headers_are_sent_with_every_request() -> None:
         rejected = await probe(addresses["http"], addresses["grpc"])
         headers = {"authorization": f"Bearer {KEY}"}
         accepted = await probe(addresses["http"], addresses["grpc"], headers=headers)
-    assert spoken(rejected) == [set(), set()]
+    assert detected_protocols(rejected) == [set(), set()]
     assert all(item.problem and "credentials" in item.problem.reason for item in rejected.targets)
     assert accepted.servers, accepted.targets
     [found] = accepted.servers
@@ -179,7 +179,7 @@ async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
     [found] = trusted.servers
     assert str(found.best.url) == f"grpcs://{addresses['grpc']}"
     assert all(item.metadata for item in found.models)
-    assert spoken(insecure) == [{"v2-rest", "tfs-rest", "trtis-http"}]
+    assert detected_protocols(insecure) == [{"v2-rest", "tfs-rest", "trtis-http"}]
 
 
 def v2_server(models: int) -> Any:

@@ -37,7 +37,7 @@ def compose(
     return compose_routes("routes.yaml", old, new, options or ProbeOptions(), ListenerPorts([]))
 
 
-def checked(text: str) -> Config:
+def parse_routes(text: str) -> Config:
     """Return the configuration in ``text``. Raises ConfigError if it is invalid."""
     return parse(text, "routes.yaml", {})
 
@@ -72,13 +72,13 @@ def test_the_file_of_one_server() -> None:
         "  bert: {inputs: [{name: x, datatype: FP32, shape: [-1, 3]}], "
         "outputs: [{name: y, datatype: FP32, shape: [-1]}]}\n"
     )
-    config = checked(text)
+    config = parse_routes(text)
     assert config.models["bert"].inputs[0].shape == (-1, 3)
 
 
 def test_kserve_v1_is_served_under_v1_if_the_server_speaks_it() -> None:
-    spoken = server(ProbedModel("m"), protocol="kserve-v1", url="http://a:80", name="KServe V1")
-    config = checked(compose(spoken).text)
+    kserve = server(ProbedModel("m"), protocol="kserve-v1", url="http://a:80", name="KServe V1")
+    config = parse_routes(compose(kserve).text)
     assert config.listeners.http is not None
     assert config.listeners.http.v1 == "kserve-v1"
     assert config.listeners.additional["tfs-rest"].protocols == ("tfs-rest",)
@@ -89,7 +89,7 @@ def test_each_model_of_a_graphpipe_server_gets_a_port_and_a_name_of_its_own() ->
         server(model("model", source="graphpipe"), url="http://a:9000", **GRAPHPIPE),
         server(model("model", source="graphpipe"), url="tcp://a:9001", **GRAPHPIPE),
     )
-    config = checked(routes.text)
+    config = parse_routes(routes.text)
     listeners = config.listeners.graphpipe
     assert [(item.model, item.framing) for item in listeners] == [
         ("model", "http"),
@@ -105,12 +105,12 @@ def test_each_model_of_a_graphpipe_server_gets_a_port_and_a_name_of_its_own() ->
 def test_a_second_server_with_the_same_model_is_a_comment() -> None:
     text = compose(server(model("m")), server(model("m"), url="grpc://b:1", name="mlserver")).text
     assert "  # grpc://b:1 (v2-grpc) also has m." in text.splitlines()
-    assert list(checked(text).backends) == ["triton"]
+    assert list(parse_routes(text).backends) == ["triton"]
 
 
 def test_substitutes_are_written_for_datatypes_that_some_protocols_do_not_have() -> None:
     inputs = (tensor("x", "BOOL", -1), tensor("z", "BF16", -1))
-    [route] = checked(compose(server(model("m", inputs=inputs))).text).routes
+    [route] = parse_routes(compose(server(model("m", inputs=inputs))).text).routes
     assert {key: value.value for key, value in route.cast.items()} == {
         "BOOL": "UINT8",
         "BF16": "FP32",
@@ -121,18 +121,18 @@ def test_unknown_tensors_are_a_comment_to_fill_in() -> None:
     unknown = ProbedModel("m", "READY", problem="the server reports no inputs and outputs")
     odd = model("n", inputs=(tensor("x", "COMPLEX64", -1),))
     text = compose(server(unknown, odd)).text
-    assert not checked(text).models
+    assert not parse_routes(text).models
     lines = text.splitlines()
     assert "    # When probed: the server reports no inputs and outputs" in lines
     commented = lines[lines.index("# models:") :]
     assert commented[1].startswith("#   m: {inputs: [{name: x, datatype: FP32, shape: [-1, 3]}]")
     filled = "\n".join([*lines, *(line[2:].replace("COMPLEX64", "FP32") for line in commented)])
-    assert list(checked(filled).models) == ["m", "n"]
+    assert list(parse_routes(filled).models) == ["m", "n"]
 
 
 def test_a_server_that_cannot_list_its_models_gets_all_others() -> None:
     serving = server(protocol="tfs-grpc", url="grpc://tf:8500", name="TensorFlow Serving")
-    config = checked(compose(server(model("m")), serving).text)
+    config = parse_routes(compose(server(model("m")), serving).text)
     assert [(route.model, route.backend) for route in config.routes] == [
         ("m", "triton"),
         ("*", "tensorflow-serving"),
@@ -143,7 +143,7 @@ def test_headers_are_forwarded_and_never_written() -> None:
     options = ProbeOptions(headers={"authorization": "Bearer secret"}, verify=False)
     text = compose(server(model("m"), url="grpcs://a:1"), options=options).text
     assert "secret" not in text
-    backend = checked(text).backends["triton"]
+    backend = parse_routes(text).backends["triton"]
     assert backend.forward_headers[-1] == "authorization"
     assert "traceparent" in backend.forward_headers
     assert backend.tls is not None
@@ -151,7 +151,7 @@ def test_headers_are_forwarded_and_never_written() -> None:
 
 
 def test_names_that_routes_would_read_as_patterns_match_only_themselves() -> None:
-    config = checked(compose(server(model("a*b"), model("team/m"), model("x[y]"))).text)
+    config = parse_routes(compose(server(model("a*b"), model("team/m"), model("x[y]"))).text)
     assert config.allow_slash_in_model_names
     assert [route.model for route in config.routes] == [r"/a\*b/", "team/m", r"/x\[y\]/"]
 
@@ -161,7 +161,7 @@ def test_a_name_that_no_client_can_send_is_a_comment() -> None:
     assert (
         "# Not served: the model name a routes: [] contains the control character U+000A." in text
     )
-    assert [route.model for route in checked(text).routes] == ["m"]
+    assert [route.model for route in parse_routes(text).routes] == ["m"]
 
 
 NAMES = st.text(min_size=1, max_size=30)
@@ -176,7 +176,7 @@ def test_whatever_a_server_names_things_the_file_is_valid(
     inputs = (tensor(tensor_name, "BOOL", -1),)
     probed = [model(name, inputs=inputs, source="v2-rest") for name in ["ok", *models]]
     text = compose(server(*probed, name=server_name)).text
-    config = checked(text)
+    config = parse_routes(text)
     sendable = {name for name in ["ok", *models] if not rule.find_problem(name)}
     assert len(config.routes) == len(sendable)
 
@@ -187,7 +187,7 @@ def test_whatever_a_server_names_things_the_file_is_valid(
 def mirrored(old: ProbedModel, new: ProbedModel) -> str:
     """Return the lines of the only route of a valid configuration."""
     text = compose(server(old), new=(server(new, url="grpc://new:8001"),)).text
-    assert checked(text)
+    assert parse_routes(text)
     return text.partition("routes:\n")[2].partition("\n\n")[0]
 
 
@@ -265,14 +265,14 @@ def test_whatever_the_tensors_are_named_a_pair_makes_a_valid_file(
 ) -> None:
     first = server(model("ok"), model(old_name, tuple(old), tuple(old)))
     second = server(model("OK"), model(new_name, tuple(new), tuple(new)), url="grpc://new:1")
-    config = checked(compose(first, new=(second,)).text)
+    config = parse_routes(compose(first, new=(second,)).text)
     assert config.routes[0].backend == "old"
 
 
 def test_models_of_only_one_side_are_served_without_a_mirror() -> None:
     other = model("other", inputs=(tensor("t", "BYTES", -1),))
     text = compose(server(model("m")), new=(server(other, url="grpc://new:1"),)).text
-    config = checked(text)
+    config = parse_routes(text)
     assert [(route.model, route.backend) for route in config.routes] == [
         ("m", "old"),
         ("other", "new"),
@@ -294,10 +294,10 @@ def test_a_cast_that_the_pair_needs_is_written() -> None:
 def test_ports_of_local_servers_and_of_other_programs_are_avoided() -> None:
     ports = ListenerPorts([parse_target("http://localhost:8000")])
     assert ports.assign(8000) != 8000
-    with socket.socket() as taken:
-        taken.bind((listener_ports.HOST, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as occupied:
+        occupied.bind((listener_ports.HOST, 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
         assert ports.assign(port) == port + 100
         assert ListenerPorts([parse_target("http://10.0.0.7:8000")]).assign(port) == port
     assert ListenerPorts([]).assign(8000) == 8000
@@ -363,6 +363,6 @@ def as_lists(value: Any) -> Any:
 @example("${HOME} $${ ${")
 @example(None)
 def test_a_configuration_has_the_written_values(value: Any) -> None:
-    found = source.parse(f"key: {flow(value)}", "routes.yaml", {"HOME": "wrong"})
-    assert not found.mistakes
-    assert as_lists(found.data) == {"key": value}
+    parsed = source.parse(f"key: {flow(value)}", "routes.yaml", {"HOME": "wrong"})
+    assert not parsed.mistakes
+    assert as_lists(parsed.data) == {"key": value}

@@ -23,12 +23,12 @@ from infergate.recording.reader import read_recording
 from recordings import exchange, write_recording
 
 
-def numbers(found: Iterator[Entry]) -> list[str]:
+def numbers(parts: Iterator[Entry]) -> list[str]:
     return [
         entry.exchange.request_id.removeprefix("id-")
         if isinstance(entry, RecordedExchange)
         else "damaged"
-        for entry in found
+        for entry in parts
     ]
 
 
@@ -54,42 +54,42 @@ def test_a_later_file_is_opened_when_its_time_has_come(
     opened: list[str] = []
     read = entries.read_recording
 
-    def reading(path: Path) -> Iterator[object]:
+    def recording_reader(path: Path) -> Iterator[object]:
         opened.append(path.name)
         yield from read(path)
 
-    monkeypatch.setattr(entries, "read_recording", reading)
-    found = read_entries([tmp_path / f"{start}" for start in (20, 10, 0)])
+    monkeypatch.setattr(entries, "read_recording", recording_reader)
+    reader = read_entries([tmp_path / f"{start}" for start in (20, 10, 0)])
     del opened[:]  # the files were opened to read their first times
-    assert numbers(iter([next(found) for _ in range(3)])) == ["0", "1", "2"]
+    assert numbers(iter([next(reader) for _ in range(3)])) == ["0", "1", "2"]
     assert "20" not in opened
 
 
-def taken_for_the_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def count_records_read_for_the_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the number of records that are read before the first inference is returned."""
-    taken = 0
+    count = 0
 
-    def reading(path: Path) -> Iterator[object]:
-        nonlocal taken
+    def recording_reader(path: Path) -> Iterator[object]:
+        nonlocal count
         for entry in read_recording(path):
-            taken += 1
+            count += 1
             yield entry
 
     with monkeypatch.context() as patched:
-        patched.setattr(entries, "read_recording", reading)
-        found = read_entries([file])
-        taken = 0
-        next(found)
-    return taken
+        patched.setattr(entries, "read_recording", recording_reader)
+        reader = read_entries([file])
+        count = 0
+        next(reader)
+    return count
 
 
 def test_only_a_limited_number_of_inferences_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_recording(tmp_path / "a", (exchange(n, started_at=n) for n in range(1000)))
-    assert 1 <= taken_for_the_first(tmp_path / "a", monkeypatch) <= 258
+    assert 1 <= count_records_read_for_the_first(tmp_path / "a", monkeypatch) <= 258
     monkeypatch.setattr(entries, "_MAX_WAITING_BYTES", 20)  # two inferences take 16 bytes
-    assert taken_for_the_first(tmp_path / "a", monkeypatch) <= 4
+    assert count_records_read_for_the_first(tmp_path / "a", monkeypatch) <= 4
 
 
 def test_responses_without_tensors_count_for_the_limit_of_the_bytes_that_are_held(
@@ -99,7 +99,7 @@ def test_responses_without_tensors_count_for_the_limit_of_the_bytes_that_are_hel
     content = (exchange(n, started_at=n, outcome=outcome) for n in range(20))
     write_recording(tmp_path / "a", content)
     monkeypatch.setattr(entries, "_MAX_WAITING_BYTES", MIB)
-    assert taken_for_the_first(tmp_path / "a", monkeypatch) <= 4
+    assert count_records_read_for_the_first(tmp_path / "a", monkeypatch) <= 4
 
 
 def test_a_damaged_part_is_reported_with_its_position_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_a_damaged_part_is_reported_with_its_position_and_the_rest_is_read(tmp_p
     data = bytearray(file.read_bytes())
     data[positions[1] + 50] ^= 1
     file.write_bytes(data)
-    found = list(read_entries([file]))
-    damaged = [entry for entry in found if isinstance(entry, DamagedFilePart)]
-    assert sorted(numbers(iter(found))) == ["0", "2", "damaged"]
+    reader = list(read_entries([file]))
+    damaged = [entry for entry in reader if isinstance(entry, DamagedFilePart)]
+    assert sorted(numbers(iter(reader))) == ["0", "2", "damaged"]
     assert [entry.text for entry in damaged] == [
         f"{file}: bytes {positions[1]} to {positions[2] - 1}: the checksum of the record is wrong"
     ]
@@ -120,9 +120,9 @@ def test_a_truncated_file_loses_only_its_last_inference(tmp_path: Path) -> None:
     file = tmp_path / "a"
     write_recording(file, (exchange(n) for n in range(3)))
     file.write_bytes(file.read_bytes()[:-1])
-    found = list(read_entries([file]))
-    assert sorted(numbers(iter(found))) == ["0", "1", "damaged"]
-    (damaged,) = (entry for entry in found if isinstance(entry, DamagedFilePart))
+    reader = list(read_entries([file]))
+    assert sorted(numbers(iter(reader))) == ["0", "1", "damaged"]
+    (damaged,) = (entry for entry in reader if isinstance(entry, DamagedFilePart))
     assert "the file ends 1 bytes before" in damaged.text
 
 

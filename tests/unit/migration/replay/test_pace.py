@@ -6,7 +6,7 @@ from infergate.migration.replay.pace import Pace
 
 
 @pytest.mark.parametrize(
-    ("pace", "due"),
+    ("pace", "expected"),
     [
         (Pace(), [0.0, 1.0, 3.0, 0.0]),
         (Pace(speed=2), [0.0, 0.5, 1.5, 0.0]),
@@ -15,6 +15,6 @@ from infergate.migration.replay.pace import Pace
         (Pace(speed=None), [0.0, 0.0, 0.0, 0.0]),
     ],
 )
-def test_inferences_are_due_at_the_recorded_pace_or_at_a_rate(pace: Pace, due: list[float]) -> None:
+def test_inferences_follow_the_recorded_pace_or_a_rate(pace: Pace, expected: list[float]) -> None:
     times = [1000.0, 1001.0, 1003.0, 999.0]  # the clock was set back
-    assert [pace.due(index, time) for index, time in enumerate(times)] == pytest.approx(due)
+    assert [pace.due(index, time) for index, time in enumerate(times)] == pytest.approx(expected)

@@ -31,7 +31,7 @@ from infergate.routing.table import Route, RouteTable
 from recordings import exchange, tensor
 
 FAST = ReplayOptions(Pace(None))
-Answer = Callable[[InferRequest, RequestContext], Awaitable[InferResponse]]
+Respond = Callable[[InferRequest, RequestContext], Awaitable[InferResponse]]
 
 
 async def echo(request: InferRequest, context: RequestContext) -> InferResponse:
@@ -41,11 +41,11 @@ async def echo(request: InferRequest, context: RequestContext) -> InferResponse:
 
 
 class Server(BuiltinBackend):
-    """Answers with ``answer``, and records the requests."""
+    """Responds with the result of ``respond``, and records the requests."""
 
-    def __init__(self, answer: Answer = echo) -> None:
+    def __init__(self, respond: Respond = echo) -> None:
         super().__init__("b", ())
-        self._answer = answer
+        self._respond = respond
         self.requests: list[InferRequest] = []
         self.contexts: list[RequestContext] = []
 
@@ -53,13 +53,13 @@ class Server(BuiltinBackend):
         assert isinstance(operation, InferRequest)
         self.requests.append(operation)
         self.contexts.append(context)
-        return await self._answer(operation, context)
+        return await self._respond(operation, context)
 
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         while True:  # endless
-            yield await self._answer(request, context)
+            yield await self._respond(request, context)
 
 
 class Target:
@@ -101,13 +101,13 @@ async def test_equal_responses_give_the_verdict_equal() -> None:
 
 
 async def test_other_values_give_the_verdict_different() -> None:
-    async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
+    async def respond(request: InferRequest, context: RequestContext) -> InferResponse:
         response = await echo(request, context)
         if request.inputs[0].numpy()[0] == 7:
             return replace(response, outputs=(tensor("y", 7.5),))
         return response
 
-    result = await replayed(recorded(*map(exchange, range(10))), Server(answer))
+    result = await replayed(recorded(*map(exchange, range(10))), Server(respond))
     assert (result.counts.compared, result.counts.equal) == (10, 9)
     assert not result.is_equal
 
@@ -135,11 +135,11 @@ async def test_a_request_is_sent_as_it_was_recorded() -> None:
     }
 
 
-async def test_a_sequence_is_sent_in_order_and_sequences_run_side_by_side() -> None:
+async def test_a_sequence_is_sent_in_order_and_sequences_run_concurrently() -> None:
     release = asyncio.Event()
     received: list[tuple[int, int]] = []
 
-    async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
+    async def respond(request: InferRequest, context: RequestContext) -> InferResponse:
         sequence = int(request.parameters["sequence_id"])
         received.append((sequence, int(request.inputs[0].numpy()[0])))
         if sequence == 1 and not release.is_set():
@@ -150,7 +150,7 @@ async def test_a_sequence_is_sent_in_order_and_sequences_run_side_by_side() -> N
 
     order = [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
     entries = recorded(*(exchange(n, parameters={"sequence_id": s}) for s, n in order))
-    result = await replayed(entries, Server(answer))
+    result = await replayed(entries, Server(respond))
     assert result.is_equal
     for sequence in (1, 2):
         assert [each for each in received if each[0] == sequence] == [
@@ -159,12 +159,12 @@ async def test_a_sequence_is_sent_in_order_and_sequences_run_side_by_side() -> N
     assert received.index((2, 5)) < received.index((1, 1))
 
 
-class Busy:
+class SlowResponder:
     """Returns the inputs slowly. ``peak`` is the maximum number of concurrent requests."""
 
     running = peak = 0
 
-    async def answer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+    async def respond(self, request: InferRequest, context: RequestContext) -> InferResponse:
         self.running += 1
         self.peak = max(self.peak, self.running)
         for _ in range(20):
@@ -175,10 +175,10 @@ class Busy:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int) -> None:
-    busy = Busy()
+    slow = SlowResponder()
     options = replace(FAST, concurrency=concurrency)
-    await replayed(recorded(*map(exchange, range(20))), Server(busy.answer), options)
-    assert busy.peak == concurrency
+    await replayed(recorded(*map(exchange, range(20))), Server(slow.respond), options)
+    assert slow.peak == concurrency
 
 
 @pytest.mark.parametrize("overhead", [0, 100])
@@ -187,13 +187,13 @@ async def test_the_memory_of_inferences_in_progress_is_limited(
 ) -> None:
     # An exchange counts as 12 bytes plus its overhead.
     monkeypatch.setattr(replayer, "_MAX_HELD_BYTES", 2 * (12 + overhead))
-    busy = Busy()
+    slow = SlowResponder()
     entries: list[Entry] = [
         RecordedExchange(exchange(number), overhead=overhead) for number in range(20)
     ]
-    result = await replayed(entries, Server(busy.answer))
+    result = await replayed(entries, Server(slow.respond))
     assert result.counts.sent == 20
-    assert busy.peak == 2
+    assert slow.peak == 2
 
 
 async def test_inferences_wait_until_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,11 +267,10 @@ async def test_a_rule_for_an_output_that_no_response_has_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("kind", [None, Kind.BAD_REQUEST])
-async def test_a_rule_for_a_recorded_output_is_right_if_the_server_fails(
+async def test_a_rule_for_an_output_is_valid_if_the_server_fails(
     kind: Kind | None,
 ) -> None:
-    """``kind`` is the error in the recording, which then has no outputs that the rule could
-    name."""
+    """``kind`` is the recorded error. A recorded error has no outputs that the rule could name."""
 
     async def fail(request: InferRequest, context: RequestContext) -> InferResponse:
         raise GatewayError(Kind.CONNECT, "connection refused")
@@ -283,7 +282,7 @@ async def test_a_rule_for_a_recorded_output_is_right_if_the_server_fails(
     assert not result.is_equal
 
 
-async def test_a_rule_that_does_not_fit_an_output_stops_the_replay() -> None:
+async def test_a_rule_that_does_not_apply_to_a_datatype_stops_the_replay() -> None:
     rules = ComparisonRules(outputs={"y": OutputRule(atol=1)})
     text = exchange(1)
     output = replace(text.outcome.responses[0].outputs[0], datatype=Datatype.INT32)
@@ -294,11 +293,11 @@ async def test_a_rule_that_does_not_fit_an_output_stops_the_replay() -> None:
 
 
 async def test_progress_is_reported_for_every_part_of_the_files() -> None:
-    seen: list[int] = []
+    positions: list[int] = []
     damaged = DamagedFilePart("f", DamagedPart(5, 3, "x"))
     entries = iter([*recorded(exchange(1)), damaged])
-    await Replayer(entries, Target(Server()), FAST, lambda _, count: seen.append(count)).run()
-    assert sorted(seen) == [3, 10]
+    await Replayer(entries, Target(Server()), FAST, lambda _, count: positions.append(count)).run()
+    assert sorted(positions) == [3, 10]
 
 
 async def test_the_number_of_routes_in_the_summary_is_limited(
@@ -328,7 +327,7 @@ async def test_invalid_durations_in_a_file_are_compared() -> None:
 async def test_a_cancelled_replay_has_the_result_until_then() -> None:
     reached = asyncio.Event()
 
-    async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
+    async def respond(request: InferRequest, context: RequestContext) -> InferResponse:
         if request.inputs[0].numpy()[0] == 3:
             reached.set()
             await asyncio.Event().wait()
@@ -336,7 +335,7 @@ async def test_a_cancelled_replay_has_the_result_until_then() -> None:
 
     entries = iter(recorded(*map(exchange, range(10))))
     options = replace(FAST, concurrency=1)
-    running = Replayer(entries, Target(Server(answer)), options)
+    running = Replayer(entries, Target(Server(respond)), options)
     task = asyncio.ensure_future(running.run())
     await reached.wait()
     task.cancel()

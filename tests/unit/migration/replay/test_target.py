@@ -21,7 +21,7 @@ from recordings import exchange, tensor
 TargetT = TypeVar("TargetT", UrlTarget, ConfigTarget)
 
 
-def spoken(protocol: str, model: str = "m") -> Exchange:
+def recorded_with(protocol: str, model: str = "m") -> Exchange:
     return replace(exchange(1, model), protocol=protocol)
 
 
@@ -55,7 +55,7 @@ async def endpoint(target: UrlTarget, each: Exchange) -> tuple[str, str]:
 async def test_the_protocol_selects_the_url(
     protocol: str, recorded: str, address: tuple[str, str]
 ) -> None:
-    urls, each = ["http://h:1", "grpc://h:2", "tfs-grpc=grpc://h:3"], spoken(recorded)
+    urls, each = ["http://h:1", "grpc://h:2", "tfs-grpc=grpc://h:3"], recorded_with(recorded)
     async with closed_afterwards(UrlTarget(urls, protocol)) as target:
         assert await endpoint(target, each) == address
         assert await target.gateway_for(each) is await target.gateway_for(each)
@@ -76,7 +76,7 @@ async def test_a_target_that_cannot_receive_an_inference_says_what_to_change(
     urls: list[str], protocol: str, reason: str
 ) -> None:
     with pytest.raises(ReplayTargetError, match=reason):
-        await UrlTarget(urls).gateway_for(spoken(protocol))
+        await UrlTarget(urls).gateway_for(recorded_with(protocol))
 
 
 @pytest.mark.parametrize(
@@ -99,27 +99,27 @@ def test_a_url_that_no_inference_could_use_is_refused_at_once(
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.0.0.1:8002"])
 async def test_a_gateway_on_the_default_ports_is_a_target(url: str) -> None:
     async with closed_afterwards(UrlTarget([url])) as target:
-        assert await endpoint(target, spoken("v2-rest")) == ("v2-rest", url)
+        assert await endpoint(target, recorded_with("v2-rest")) == ("v2-rest", url)
 
 
 async def test_a_model_in_the_url_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     single = Mock(side_effect=module._single_backend)
     monkeypatch.setattr(module, "_single_backend", single)
     async with closed_afterwards(UrlTarget(["http://h:1/models/{model}"])) as target:
-        await target.gateway_for(spoken("v2-rest", "a/b@evil.test"))
+        await target.gateway_for(recorded_with("v2-rest", "a/b@evil.test"))
     single.assert_called_once_with("v2-rest", "http://h:1/models/a%2Fb%40evil.test", ["*"])
 
 
 async def test_the_number_of_urls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_GATEWAYS", 1)
     async with closed_afterwards(UrlTarget(["http://h:1/{model}"])) as target:
-        await target.gateway_for(spoken("v2-rest", "a"))
+        await target.gateway_for(recorded_with("v2-rest", "a"))
         with pytest.raises(ReplayTargetError, match="more than 1 models"):
-            await target.gateway_for(spoken("v2-rest", "b"))
+            await target.gateway_for(recorded_with("v2-rest", "b"))
 
 
 async def test_a_protocol_without_metadata_gets_that_of_the_recorded_tensors() -> None:
-    each = spoken("kserve-v1")
+    each = recorded_with("kserve-v1")
     async with closed_afterwards(UrlTarget(["http://127.0.0.1:9"])) as target:
         gateway = await target.gateway_for(each)
         assert gateway.declared == {"m": recorded_metadata(each)}

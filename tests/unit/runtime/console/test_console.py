@@ -136,8 +136,8 @@ def test_the_plan_names_the_protocols_of_envelopes() -> None:
     }
     config = quiet_config(listeners=listeners)
     names = ("http", "additional.a", "admin")
-    found = plan(config, dict.fromkeys(names, Address("127.0.0.1", 1)))["listeners"]
-    assert {each["name"]: each["envelopes"] for each in found} == {
+    planned = plan(config, dict.fromkeys(names, Address("127.0.0.1", 1)))["listeners"]
+    assert {each["name"]: each["envelopes"] for each in planned} == {
         "http": [],
         "additional.a": ["mlflow", "openai-embeddings"],
         "admin": [],
@@ -232,7 +232,7 @@ async def test_a_gateway_without_a_file_has_no_comparison(harness: Harness) -> N
         ("/", "GET", {"accept": "*/*"}, 200),
     ],
 )
-async def test_other_requests(
+async def test_paths_methods_and_hosts_are_checked(
     harness: Harness, path: str, method: str, headers: dict[str, str], status: int
 ) -> None:
     response = await harness.send(path, method, headers)

@@ -1,4 +1,4 @@
-"""The demo's servers and traffic, and the configurations that have the demo."""
+"""The console's demo: its servers and traffic, and which configurations offer it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_other_configurations_are_not_the_demo(sections: dict[str, Any]) -> None
 
 
 class Running:
-    """A gateway with the demo's configuration."""
+    """A running gateway with the demo's configuration, and its ``ConsoleDemo``."""
 
     def __init__(self, gateway: RunningGateway, history: ConfigHistory) -> None:
         self.gateway = gateway
@@ -101,7 +101,7 @@ async def test_a_server_that_cannot_start_leaves_nothing_behind(running: Running
     assert is_demo(running.gateway.config)
 
 
-async def test_the_buttons_do_not_exist_after_another_configuration_was_loaded(
+async def test_after_a_reload_with_another_configuration_the_demo_is_not_offered(
     running: Running,
 ) -> None:
     demo, gateway = running.demo, running.gateway

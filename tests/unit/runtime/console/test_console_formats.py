@@ -146,7 +146,7 @@ def _packed(elements: int) -> bytes:
         (_packed(4_000_000), True),
         (_packed(4_200_000), False),
     ],
-    ids=["empty strings", "one more", "empty outputs", "packed elements", "more elements"],
+    ids=["strings at limit", "strings", "outputs", "elements at limit", "elements"],
 )
 def test_a_protobuf_message_of_too_many_fields_is_shown_as_bytes(
     body: bytes, *, is_decoded: bool
@@ -240,11 +240,11 @@ def test_strings_may_be_deeply_nested() -> None:
 
 
 def test_long_strings_are_shown_truncated() -> None:
-    shown = tensor_format.to_json(parsed("BYTES", [1], "x" * 1000))
-    assert shown["data"] == ["x" * 256 + "…"]
+    written = tensor_format.to_json(parsed("BYTES", [1], "x" * 1000))
+    assert written["data"] == ["x" * 256 + "…"]
 
 
 def test_credentials_in_a_query_are_hidden() -> None:
     query = "a=1&api_key=SECRET&x-amz-signature=SECRET&compass=n"
-    shown = wire_format.describe_request(HttpRequest("GET", "/p", query))["start"]
-    assert shown == ("GET /p?a=1&api_key=(hidden)&x-amz-signature=(hidden)&compass=n HTTP/1.1")
+    line = wire_format.describe_request(HttpRequest("GET", "/p", query))["start"]
+    assert line == ("GET /p?a=1&api_key=(hidden)&x-amz-signature=(hidden)&compass=n HTTP/1.1")

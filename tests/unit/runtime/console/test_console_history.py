@@ -113,9 +113,9 @@ def counts(history: TrafficHistory, kind: str, name: str = "", backend: str = ""
 
 @pytest.fixture
 def history() -> TrafficHistory:
-    found = TrafficHistory(GatewayEvents())
-    add(found, START, counters_of(flow_of("m", "b", ok=100)))
-    return found
+    traffic = TrafficHistory(GatewayEvents())
+    add(traffic, START, counters_of(flow_of("m", "b", ok=100)))
+    return traffic
 
 
 def test_only_what_happens_after_the_start_is_counted(history: TrafficHistory) -> None:
@@ -126,7 +126,7 @@ def test_only_what_happens_after_the_start_is_counted(history: TrafficHistory) -
         assert counts(history, kind, name)["requests"] == [12, 5]
     route = counts(history, ROUTE, "m")
     assert (route["client_errors"], route["failures"]) == ([2, 0], [3, 0])
-    assert counts(history, ROUTE, "n")["requests"] == [0, 4], "its first request is counted"
+    assert counts(history, ROUTE, "n")["requests"] == [0, 4], "n is a new route"
     assert counts(history, ROUTE, "unknown")["requests"] == [0, 0]
 
 
@@ -142,8 +142,8 @@ def test_latencies_are_counted_by_bucket_and_time(history: TrafficHistory) -> No
 def test_retries_and_hedges_are_those_of_the_backend(history: TrafficHistory) -> None:
     row = {"backend": "b", "retries": {"broken": 2, "timeout": 1}, "hedges": {"won": 4}}
     add(history, START + 1, counters_of(backends=({**row, "refusals": {"full": 5}},)))
-    shown = counts(history, BACKEND, "b")
-    assert (shown["retries"], shown["hedges"], shown["refusals"]) == ([3], [4], [5])
+    series = counts(history, BACKEND, "b")
+    assert (series["retries"], series["hedges"], series["refusals"]) == ([3], [4], [5])
 
 
 def test_a_total_that_falls_counts_as_unchanged(history: TrafficHistory) -> None:
@@ -197,7 +197,7 @@ def test_200_routes_need_less_than_20_mb() -> None:
     assert 15 * MIB < history.nbytes < 18 * MIB, "the number of subjects is limited"
 
 
-def test_the_memory_that_is_counted_is_the_memory_that_is_used() -> None:
+def test_nbytes_is_the_memory_that_is_used() -> None:
     endpoints = tuple(endpoint_of(endpoint=f"http://h{i}") for i in range(100))
     tracemalloc.start()
     try:
@@ -228,7 +228,7 @@ def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
     add(history, later, counters_of(*old[2:], busy, flow_of("new", "", ok=4)))
     add(history, later + 1, counters_of(*old[2:], busy, flow_of("new", "", ok=9)))
     assert counts(history, ROUTE, "new")["requests"][-1] == 8
-    assert sum(counts(history, ROUTE, "m1")["requests"]) == 1, "it had traffic in the last hour"
+    assert sum(counts(history, ROUTE, "m1")["requests"]) == 1, "m1 had traffic in the last hour"
 
 
 def test_requests_before_a_subject_gets_its_space_are_not_counted_later() -> None:
@@ -242,19 +242,19 @@ def test_requests_before_a_subject_gets_its_space_are_not_counted_later() -> Non
     new = flow_of("new", "", ok=3)
     for each in (later, later + 1):
         add(history, each, counters_of(*old, refused, new))
-    assert counts(history, ROUTE, "new")["requests"][-1] == 3, "it has the space of an idle subject"
+    assert counts(history, ROUTE, "new")["requests"][-1] == 3, "new displaced an idle subject"
     for name in ("m3", f"m{MAX_SUBJECTS - 2}", "refused"):
         assert sum(counts(history, ROUTE, name)["requests"]) == 0, name
     active = flow_of("m3", "", ok=7)
     add(history, later + 2, counters_of(*old, active, refused, new))
-    assert counts(history, ROUTE, "m3")["requests"][-1] == 7, "it is counted again"
+    assert counts(history, ROUTE, "m3")["requests"][-1] == 7, "m3 is counted again"
 
 
 def endpoint_of(**fields: Any) -> dict[str, Any]:
     return {"backend": "b", "endpoint": "http://h", **fields}
 
 
-def test_events_tell_when_an_endpoint_was_ejected_or_went_down(history: TrafficHistory) -> None:
+def test_ejections_and_failures_of_endpoints_are_events(history: TrafficHistory) -> None:
     def step(at: float, **numbers: float) -> list[str]:
         before = len(history.events.as_json(0))
         add(history, START + at, counters_of(endpoints=(endpoint_of(**numbers),)))
@@ -280,10 +280,10 @@ def test_the_number_and_the_size_of_events_are_limited() -> None:
     events = GatewayEvents()
     for _ in range(2 * MAX_EVENTS):
         events.add("reload", "t" * 5000, diff="d" * 100_000)
-    found = events.as_json(0)
-    assert len(found) == MAX_EVENTS
-    assert len(found[0]["diff"]) < MAX_DIFF_CHARS + 100
-    assert len(found[0]["text"]) < 1100
+    entries = events.as_json(0)
+    assert len(entries) == MAX_EVENTS
+    assert len(entries[0]["diff"]) < MAX_DIFF_CHARS + 100
+    assert len(entries[0]["text"]) < 1100
 
 
 def test_events_of_many_endpoints_do_not_displace_a_reload() -> None:
@@ -291,10 +291,10 @@ def test_events_of_many_endpoints_do_not_displace_a_reload() -> None:
     events.add("reload", "a new configuration is active", diff="+ a")
     for number in range(2 * MAX_EVENTS):
         events.add("down", "is down", "b", f"http://h{number}")
-    found = events.as_json(0)
-    assert len(found) == MAX_EVENTS + 2
-    assert [each["kind"] for each in found[-2:]] == ["reload", "start"]
-    assert found[0]["endpoint"] == f"http://h{2 * MAX_EVENTS - 1}", "the newest first"
+    entries = events.as_json(0)
+    assert len(entries) == MAX_EVENTS + 2
+    assert [each["kind"] for each in entries[-2:]] == ["reload", "start"]
+    assert entries[0]["endpoint"] == f"http://h{2 * MAX_EVENTS - 1}", "the newest first"
 
 
 # ---- several workers
@@ -307,10 +307,10 @@ def worker_of(worker: int, *flows: RequestFlow, process: int = 0, **more: Any) -
 @pytest.fixture
 def workers() -> TrafficHistory:
     """The history of two workers that have served 100 and 1000 requests before it began."""
-    found = TrafficHistory(GatewayEvents())
+    traffic = TrafficHistory(GatewayEvents())
     flows = (flow_of("m", "b", ok=100), flow_of("m", "b", ok=1000))
-    add(found, START, *(worker_of(number, each) for number, each in enumerate(flows)))
-    return found
+    add(traffic, START, *(worker_of(number, each) for number, each in enumerate(flows)))
+    return traffic
 
 
 def kinds(history: TrafficHistory) -> list[str]:
@@ -321,19 +321,19 @@ def test_other_workers_are_counted_while_one_hangs(workers: TrafficHistory) -> N
     for step in range(1, 6):
         add(workers, START + 10 * step, worker_of(0, flow_of("m", "b", ok=100 + step)), hung(1))
     assert counts(workers, ROUTE, "m")["requests"] == [0, 1, 1, 1, 1, 1]
-    assert kinds(workers) == ["worker_hung", "start"], "once"
-    shown = HistoryQuery().to_json(workers, [], START + 50)
-    assert shown["missing"] == [{"worker": 1, "since": START}]
+    assert kinds(workers) == ["worker_hung", "start"], "the hung worker is reported once"
+    response = HistoryQuery().to_json(workers, [], START + 50)
+    assert response["missing"] == [{"worker": 1, "since": START}]
 
 
-def test_the_counts_of_a_worker_that_responds_again_are_no_spike(workers: TrafficHistory) -> None:
+def test_requests_during_a_hang_are_distributed_over_its_time(workers: TrafficHistory) -> None:
     for step in range(1, 4):
         add(workers, START + 10 * step, worker_of(0, flow_of("m", "b", ok=100)), hung(1))
-    found = worker_of(1, flow_of("m", "b", ok=1009, connect=2))
-    add(workers, START + 40, worker_of(0, flow_of("m", "b", ok=100)), found)
-    shown = counts(workers, ROUTE, "m")
-    assert shown["requests"] == [0, 2, 2, 2, 5], "they are distributed over the time"
-    assert shown["failures"] == [0, 0, 0, 0, 2]
+    late = worker_of(1, flow_of("m", "b", ok=1009, connect=2))
+    add(workers, START + 40, worker_of(0, flow_of("m", "b", ok=100)), late)
+    series = counts(workers, ROUTE, "m")
+    assert series["requests"] == [0, 2, 2, 2, 5], "the requests of the hung worker are distributed"
+    assert series["failures"] == [0, 0, 0, 0, 2]
     assert sum(map(sum, workers.series(ROUTE, "m", "", 60)["latencies"])) == 11
     assert kinds(workers) == ["worker_responds", "worker_hung", "start"]
     assert workers.missing == []
@@ -347,7 +347,7 @@ def test_a_late_response_is_no_event(workers: TrafficHistory) -> None:
     assert kinds(workers) == ["start"]
 
 
-@pytest.mark.parametrize("ended", [(), (hung(1),)], ids=["is not listed", "did not respond"])
+@pytest.mark.parametrize("ended", [(), (hung(1),)], ids=["not listed", "no response"])
 def test_a_worker_that_was_restarted_counts_from_zero(
     workers: TrafficHistory, ended: tuple[ProcessSnapshot, ...]
 ) -> None:
@@ -377,14 +377,14 @@ def test_a_worker_that_hangs_when_the_history_begins_is_counted_from_its_respons
 
 def test_a_hung_worker_does_not_change_the_state_of_endpoints() -> None:
     history = TrafficHistory(GatewayEvents())
-    sees = [{"endpoints": (endpoint_of(**each),)} for each in ({"available": 1}, {"ejected": 1})]
-    add(history, START, *(worker_of(number, **each) for number, each in enumerate(sees)))
-    add(history, START + 1, worker_of(0, **sees[0]), hung(1))
+    entries = [{"endpoints": (endpoint_of(**each),)} for each in ({"available": 1}, {"ejected": 1})]
+    add(history, START, *(worker_of(number, **each) for number, each in enumerate(entries)))
+    add(history, START + 1, worker_of(0, **entries[0]), hung(1))
     assert kinds(history) == ["start"]
-    seen = {"endpoints": (endpoint_of(available=1, ejections=2),)}
-    add(history, START + 2, worker_of(0, **seen), hung(1))
+    available = {"endpoints": (endpoint_of(available=1, ejections=2),)}
+    add(history, START + 2, worker_of(0, **available), hung(1))
     assert kinds(history) == ["ejected", "start"], "the other worker's ejections are events"
-    add(history, START + 3, worker_of(0, **seen))
+    add(history, START + 3, worker_of(0, **available))
     assert kinds(history) == ["up", "ejected", "start"], "the hung worker has ended"
 
 
@@ -392,8 +392,8 @@ def test_a_hung_worker_does_not_change_the_state_of_endpoints() -> None:
 
 
 class Workers:
-    """Two workers. The second does not respond if ``hangs`` is set. A read sets ``began``, and
-    the responses arrive when ``may_respond`` is set."""
+    """Two workers. The second does not respond if ``hangs`` is set. ``recent`` sets ``began``, and
+    returns when ``may_respond`` is set."""
 
     config = Config.default()
     addresses: Mapping[str, Address] = {}
@@ -411,11 +411,11 @@ class Workers:
         second = ProcessSnapshot(1, {}, (), (), ())
         if not self.hangs:
             second = take_snapshot(self.requests, Metrics(), 1)
-        found = [take_snapshot(self.requests, self.metrics, 0), second]
+        snapshots = [take_snapshot(self.requests, self.metrics, 0), second]
         self.began.set()
         await asyncio.sleep(0)
         await self.may_respond.wait()
-        return found
+        return snapshots
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -439,7 +439,7 @@ async def test_a_reader_sees_the_requests_that_finished_before() -> None:
         workers.metrics.record(record_of(), 0.1)
         await sampler.refresh()
         requests = sampler.history.series(ALL, "", "", 60)["counts"]["requests"]
-        assert sum(requests) == number, "even just after another reader"
+        assert sum(requests) == number, "even just after another refresh"
 
 
 async def test_a_reader_does_not_share_a_sample_that_began_before() -> None:
@@ -456,10 +456,10 @@ async def test_a_reader_does_not_share_a_sample_that_began_before() -> None:
     workers.may_respond.set()
     await asyncio.gather(early, *late)
     assert sum(sampler.history.series(ALL, "", "", 60)["counts"]["requests"]) == 1
-    assert workers.reads == 3, "they share the next sample"
+    assert workers.reads == 3, "the late readers share one sample"
 
 
-async def test_a_reading_that_fails_does_not_end_the_next_one() -> None:
+async def test_a_failed_sample_does_not_prevent_the_next_one() -> None:
     workers = Workers()
     sampler = HistorySampler(cast("ConsoleSource", workers), GatewayEvents())
     del workers.metrics
@@ -513,9 +513,9 @@ def test_client_errors_do_not_displace_failures() -> None:
         HistoryQuery().to_json(TrafficHistory(GatewayEvents()), [snapshot], 1000.0)["failed"],
         state.recent_failures([snapshot]),
     ):
-        found = [each["request_id"] for each in requests]
-        assert found[0] == f"client {3 * MAX_FAILURES - 1}", "the newest first"
-        assert found[-1] == "failure"
+        ids = [each["request_id"] for each in requests]
+        assert ids[0] == f"client {3 * MAX_FAILURES - 1}", "the newest first"
+        assert ids[-1] == "failure"
 
 
 def test_the_slowest_request_of_each_route_is_kept() -> None:
@@ -525,8 +525,8 @@ def test_the_slowest_request_of_each_route_is_kept() -> None:
         record = record_of(route=route)
         if metrics.record(record, seconds):
             recent.record_slowest(sample_of(record, f"{route}-{seconds}", seconds, 1.0))
-    found = take_snapshot(recent, metrics).slowest
-    assert [each.request_id for each in found] == ["m-0.9", "quick-0.001"]
+    slowest = take_snapshot(recent, metrics).slowest
+    assert [each.request_id for each in slowest] == ["m-0.9", "quick-0.001"]
 
 
 def test_slow_requests_are_forgotten_after_two_windows() -> None:
@@ -609,11 +609,11 @@ def test_the_json_has_the_requests_and_events_of_its_subject(history: TrafficHis
     ]
     process = ProcessSnapshot(3, {}, tuple(samples), (), (), tuple(samples))
     now = history.events.as_json(0)[0]["time"] + 1
-    shown = HistoryQuery(BACKEND, "b").to_json(history, [process], now)
-    assert [each["time"] for each in shown["failed"]] == [2, 0], "the newest first"
-    assert shown["failed"][0]["worker"] == 3
-    assert shown["failed"][0]["advice"]
-    assert [each["kind"] for each in shown["events"]] == ["ejected", "start"]
+    selected = HistoryQuery(BACKEND, "b").to_json(history, [process], now)
+    assert [each["time"] for each in selected["failed"]] == [2, 0], "the newest first"
+    assert selected["failed"][0]["worker"] == 3
+    assert selected["failed"][0]["advice"]
+    assert [each["kind"] for each in selected["events"]] == ["ejected", "start"]
     everything = HistoryQuery().to_json(history, [process], now)
     assert len(everything["failed"]) == 3
     assert len(everything["events"]) == 3

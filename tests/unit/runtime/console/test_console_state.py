@@ -91,7 +91,7 @@ def test_a_failing_flow_with_few_requests_is_shown(monkeypatch: pytest.MonkeyPat
     assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["failing", "busy"]
 
 
-def test_a_flow_that_a_process_left_out_before_says_since_when_it_is_listed(
+def test_a_flow_that_was_left_out_before_has_the_time_since_when_it_is_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 1)
@@ -106,9 +106,9 @@ def test_a_flow_that_a_process_left_out_before_says_since_when_it_is_listed(
     assert listed(late=1) == {"busy": 0}
     record(other, route="late")
     assert listed() == {"busy": 0, "late": 0}, "listed by the other process"
-    found = listed(late=2)
-    assert found["late"] > 0, "its counters contain requests that were left out"
-    assert listed(late=1) == found
+    listed_since = listed(late=2)
+    assert listed_since["late"] > 0, "the counters contain requests that were left out"
+    assert listed(late=1) == listed_since
 
 
 def test_a_flow_has_all_its_counters() -> None:
@@ -142,7 +142,7 @@ def test_a_flow_has_all_its_counters() -> None:
         ({"ejected": 1, "ok": 7}, "ejected"),
     ],
 )
-def test_an_endpoints_health(stats: dict[str, int], health: str) -> None:
+def test_the_health_of_an_endpoint(stats: dict[str, int], health: str) -> None:
     metrics = Metrics()
     metrics.endpoints.source = lambda: [EndpointStats("b", "http://a:1", **stats)]
     [row] = statistics_of(metrics)["endpoints"]

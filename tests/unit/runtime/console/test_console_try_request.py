@@ -93,8 +93,8 @@ async def test_client_and_backend_messages_are_shown(
     gateway: RunningGateway, protocol: str, backend: str
 ) -> None:
     response = await try_request(gateway, protocol=protocol, model=f"to-{backend}")
-    shown = response["outcome"], response["protocol"], response["backend_protocol"]
-    assert shown == ("ok", protocol, backend)
+    fields = response["outcome"], response["protocol"], response["backend_protocol"]
+    assert fields == ("ok", protocol, backend)
     assert json.loads(response["result"])["outputs"][0]["data"] == [1, 2.5, -3]
     assert response["request"]["size"] > 12 or response["request"]["headers"]
     exchange = response["exchanges"][-1]
@@ -144,7 +144,7 @@ async def test_headers_select_a_route(gateway: RunningGateway) -> None:
 @pytest.mark.parametrize(
     "operation", ["metadata", "ready", "server live", "server ready", "server metadata"]
 )
-async def test_other_operations(gateway: RunningGateway, operation: str) -> None:
+async def test_operations_without_inputs(gateway: RunningGateway, operation: str) -> None:
     for protocol in ("v2-rest", "v2-grpc"):
         fields = {"protocol": protocol, "model": "to-v2-grpc", "operation": operation}
         response = await try_request(gateway, **fields)
@@ -193,7 +193,7 @@ async def test_an_invalid_test_request_is_rejected(gateway: RunningGateway, fiel
     assert response["error"]
 
 
-async def test_forbidden_test_requests(gateway: RunningGateway) -> None:
+async def test_forbidden_test_requests_are_rejected(gateway: RunningGateway) -> None:
     assert (await post(gateway, "try", {}, {"x": "y"}))[0] == 403
     origin = {CONSOLE_HEADER: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
     assert (await post(gateway, "try", {}, origin))[0] == 403

@@ -83,17 +83,17 @@ async def test_closing_one_end_fails_the_requests_of_the_other() -> None:
 
 def test_descriptors_arrive_in_order() -> None:
     files = [os.memfd_create(f"file-{number}") for number in range(450)]
-    one, other = socket.socketpair()
-    with one, other:
-        send_descriptors(one, files)
-        found = receive_descriptors(other, len(files))
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        send_descriptors(sender, files)
+        fds = receive_descriptors(receiver, len(files))
         try:
-            names = [str(Path(f"/proc/self/fd/{each}").readlink()).split(":")[1] for each in found]
+            names = [str(Path(f"/proc/self/fd/{each}").readlink()).split(":")[1] for each in fds]
             assert [name.split()[0] for name in names] == [f"file-{n}" for n in range(450)]
-            assert not any(map(os.get_inheritable, found))
+            assert not any(map(os.get_inheritable, fds))
         finally:
-            for each in (*files, *found):
+            for each in (*files, *fds):
                 os.close(each)
-        one.close()
+        sender.close()
         with pytest.raises(ConnectionError):
-            receive_descriptors(other, 1)
+            receive_descriptors(receiver, 1)

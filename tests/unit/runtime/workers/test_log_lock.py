@@ -33,9 +33,9 @@ PIPE_SIZE = 65536
 
 
 def unread_bytes(pipe: int) -> int:
-    found = array.array("i", [0])
-    fcntl.ioctl(pipe, termios.FIONREAD, found)
-    return found[0]
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 def is_blocked(pid: int) -> bool:
@@ -47,7 +47,7 @@ def is_blocked(pid: int) -> bool:
 def test_lines_longer_than_an_atomic_write_are_not_mixed() -> None:
     lock = LogLock.create_file()
     source = str(Path(infergate.__file__).parents[1])
-    out, write_end = os.pipe()
+    read_end, write_end = os.pipe()
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, letter, str(lock), source],
@@ -63,15 +63,15 @@ def test_lines_longer_than_an_atomic_write_are_not_mixed() -> None:
     blocked_checks = 0
     while blocked_checks < 5:  # both wait for the reader
         time.sleep(0.001)
-        full = unread_bytes(out) > PIPE_SIZE - 4096
+        full = unread_bytes(read_end) > PIPE_SIZE - 4096
         blocked_checks = (
             blocked_checks + 1 if full and all(is_blocked(each.pid) for each in writers) else 0
         )
     read = bytearray()
-    while part := os.read(out, 4096):
+    while part := os.read(read_end, 4096):
         read += part
     assert [each.wait() for each in writers] == [0, 0]
-    os.close(out)
+    os.close(read_end)
     os.close(lock)
     lines = bytes(read).split(b"\n")
     assert lines.pop() == b""

@@ -1,4 +1,4 @@
-"""The sockets of a configuration, and the process that owns each of them."""
+"""Listeners of the supervisor and of workers, and the sockets that workers receive."""
 
 from __future__ import annotations
 
@@ -53,39 +53,39 @@ def test_the_supervisor_has_the_admin_listener_and_workers_the_others(
         "graphpipe[1]": Address("x", 6),
         "additional.v2": Address("y", 7),
     }
-    of_worker = worker_config(full, addresses)
-    assert worker_addresses(of_worker) == addresses
-    assert worker_addresses(of_worker)["graphpipe[0]"].mode == 0o600
-    assert of_worker.listeners.admin is None
-    assert of_worker.backends == full.backends
-    assert of_worker.access == full.access is not None
-    of_supervisor = supervisor_config(full)
-    assert compiled.addresses(of_supervisor) == {"admin": Address("127.0.0.1", 7)}
-    assert not compiled.model_listeners(of_supervisor)
-    assert not of_supervisor.backends
-    assert of_supervisor.access is None
-    hooked = full.model_copy(update={"hooks": {"guard": HookConfig(hook="module:Guard")}})
-    assert not supervisor_config(hooked).hooks, "only the workers create plug-ins"
+    for_worker = worker_config(full, addresses)
+    assert worker_addresses(for_worker) == addresses
+    assert worker_addresses(for_worker)["graphpipe[0]"].mode == 0o600
+    assert for_worker.listeners.admin is None
+    assert for_worker.backends == full.backends
+    assert for_worker.access == full.access is not None
+    for_supervisor = supervisor_config(full)
+    assert compiled.addresses(for_supervisor) == {"admin": Address("127.0.0.1", 7)}
+    assert not compiled.model_listeners(for_supervisor)
+    assert not for_supervisor.backends
+    assert for_supervisor.access is None
+    with_hook = full.model_copy(update={"hooks": {"guard": HookConfig(hook="module:Guard")}})
+    assert not supervisor_config(with_hook).hooks, "only the workers create plug-ins"
 
 
 async def test_sockets_stay_bound_until_closed(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
-    one = await bind_listener("http", FREE, bind_sockets, workers=2)
-    two = await bind_listener("raw", Address(unix=str(path)), bind_sockets, workers=2)
-    assert one.address.port
-    result, descriptors = socket_layout([one, two])
-    assert result == ((one.address, 2), (two.address, 2))
-    assert descriptors == [*one.descriptors, *two.descriptors]
+    http = await bind_listener("http", FREE, bind_sockets, workers=2)
+    unix_socket = await bind_listener("raw", Address(unix=str(path)), bind_sockets, workers=2)
+    assert http.address.port
+    result, descriptors = socket_layout([http, unix_socket])
+    assert result == ((http.address, 2), (unix_socket.address, 2))
+    assert descriptors == [*http.descriptors, *unix_socket.descriptors]
     loads = WorkerLoads(descriptors[2], 1)
     loads.report(4)
-    assert two.loads.counts() == (-1, 4)
+    assert unix_socket.loads.counts() == (-1, 4)
     with pytest.raises(OSError, match=r"listeners\.grpc: cannot listen on .*in use"):
-        await bind_listener("grpc", one.address, bind_sockets, workers=2)
-    one.close()
-    two.close()
+        await bind_listener("grpc", http.address, bind_sockets, workers=2)
+    http.close()
+    unix_socket.close()
     assert not path.exists()
     for each in descriptors:
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(each)
-    rebound = await bind_listener("http", one.address, bind_sockets, workers=2)
+    rebound = await bind_listener("http", http.address, bind_sockets, workers=2)
     rebound.close()

@@ -40,15 +40,15 @@ def config(*, has_graphpipe: bool = False) -> Config:
 @pytest.fixture
 async def supervisor() -> AsyncIterator[Supervisor]:
     """A supervisor that has bound its sockets and has no workers."""
-    found = Supervisor(config(), ConfigHistory())
-    found._sockets = await found._bind_all(found.config, {})
-    yield found
-    for slot in found._slots:
+    unstarted = Supervisor(config(), ConfigHistory())
+    unstarted._sockets = await unstarted._bind_all(unstarted.config, {})
+    yield unstarted
+    for slot in unstarted._slots:
         slot.worker = None
-    await found.stop(0)
+    await unstarted.stop(0)
 
 
-def add_workers(supervisor: Supervisor, *workers: StandIn) -> None:
+def add_workers(supervisor: Supervisor, *workers: FakeWorker) -> None:
     """Let ``workers`` serve in the first slots."""
     for slot, worker in zip(supervisor._slots, workers, strict=False):
         slot.worker, slot.is_serving = cast("Worker", worker), True
@@ -184,7 +184,7 @@ async def reject_message(message: Any) -> Any:
     raise AssertionError(message)
 
 
-class StandIn:
+class FakeWorker:
     """A worker that records its requests. It prepares a configuration until ``is_prepared`` is
     set."""
 
@@ -213,10 +213,10 @@ class StandIn:
             self.is_running = False
 
 
-async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_too(
+async def test_a_worker_restarted_during_a_reload_prepares_the_new_configuration(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, replacement = (StandIn() for _ in range(3))
+    first, second, replacement = (FakeWorker() for _ in range(3))
     add_workers(supervisor, first, second)
 
     async def start(slot: WorkerSlot) -> None:
@@ -239,7 +239,7 @@ async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_t
     assert not first.kills + replacement.kills
 
 
-class Crashing(StandIn):
+class CrashingWorker(FakeWorker):
     """A worker that ends when it prepares a configuration."""
 
     async def request(self, message: object) -> None:
@@ -250,11 +250,11 @@ class Crashing(StandIn):
 
 @pytest.mark.parametrize(
     ("kinds", "is_applied"),
-    [((Crashing, Crashing), False), ((Crashing, StandIn), True), ((), True)],
-    ids=["all end", "one ends", "none serves"],
+    [((CrashingWorker, CrashingWorker), False), ((CrashingWorker, FakeWorker), True), ((), True)],
+    ids=["all workers end", "one of two ends", "no worker serves"],
 )
 async def test_a_configuration_is_rejected_if_all_workers_end_while_they_prepare_it(
-    supervisor: Supervisor, kinds: tuple[type[StandIn], ...], *, is_applied: bool
+    supervisor: Supervisor, kinds: tuple[type[FakeWorker], ...], *, is_applied: bool
 ) -> None:
     workers = [kind() for kind in kinds]
     for worker in workers:
@@ -266,22 +266,22 @@ async def test_a_configuration_is_rejected_if_all_workers_end_while_they_prepare
     assert (supervisor.config is previous) is not is_applied
 
 
-@pytest.mark.parametrize("kind", [Crashing, StandIn])
-async def test_a_worker_that_replaces_one_that_ended_decides_the_reload(
-    supervisor: Supervisor, kind: type[StandIn]
+@pytest.mark.parametrize("kind", [CrashingWorker, FakeWorker])
+async def test_the_replacement_of_an_ended_worker_decides_the_reload(
+    supervisor: Supervisor, kind: type[FakeWorker]
 ) -> None:
     slot = supervisor._slots[0]
     replacement = kind()
     replacement.is_prepared.set()
 
-    class Restarted(Crashing):
+    class ReplacedWorker(CrashingWorker):
         async def request(self, message: object) -> None:
             slot.worker = cast("Worker", replacement)
             await super().request(message)
 
-    add_workers(supervisor, Restarted())
+    add_workers(supervisor, ReplacedWorker())
     rejected = pytest.raises(ConfigRejectedError, match="all workers")
-    with rejected if kind is Crashing else nullcontext():
+    with rejected if kind is CrashingWorker else nullcontext():
         await supervisor.reload(config())
     assert any(isinstance(message, PrepareConfig) for message in replacement.requests)
 
@@ -290,11 +290,11 @@ async def test_a_reload_waits_until_the_gateway_has_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     supervisor = Supervisor(config(), ConfigHistory())
-    workers: list[StandIn] = []
+    workers: list[FakeWorker] = []
     may_serve = asyncio.Event()
 
     async def start(slot: WorkerSlot) -> None:
-        worker = StandIn()
+        worker = FakeWorker()
         worker.is_running = True
         worker.is_prepared.set()
         workers.append(worker)
@@ -322,7 +322,7 @@ async def test_a_reload_waits_until_the_gateway_has_started(
 async def test_a_reload_does_not_wait_for_a_worker_that_is_starting(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serving, ended, starting = (StandIn() for _ in range(3))
+    serving, ended, starting = (FakeWorker() for _ in range(3))
     add_workers(supervisor, serving, ended)
 
     async def start(slot: WorkerSlot) -> None:
@@ -336,13 +336,13 @@ async def test_a_reload_does_not_wait_for_a_worker_that_is_starting(
         ended.exited.set_result(1)
         await until(lambda: starting.is_running)
         await supervisor.reload(config())
-    assert (serving.kills, starting.kills) == (0, 1), "it would serve the previous configuration"
+    assert (serving.kills, starting.kills) == (0, 1), "the starting worker is outdated"
 
 
 async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_failed(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serving, crashed, outdated, last = (StandIn() for _ in range(4))
+    serving, crashed, outdated, last = (FakeWorker() for _ in range(4))
     add_workers(supervisor, serving, crashed)
     serves = asyncio.Event()
 
