@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             load.required_tool()
             with tempfile.TemporaryDirectory(prefix="infergate-bench-") as folder:
-                bench = _measured(options, Path(folder))
+                bench = _measure(options, Path(folder))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(as_json(bench), indent=1) + "\n")
     except (load.LoadError, RuntimeError) as error:
@@ -87,11 +87,11 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     if "--quick" in argv:
         parser.set_defaults(**_QUICK)
     options = parser.parse_args(argv)
-    for name, known in (("parts", PARTS), ("variants", variants.NAMES)):
+    for name, choices in (("parts", PARTS), ("variants", variants.NAMES)):
         chosen = tuple(getattr(options, name).split(","))
-        if unknown := set(chosen) - set(known):
+        if unknown := set(chosen) - set(choices):
             parser.error(
-                f"--{name}: unknown {', '.join(sorted(unknown))}; expected {', '.join(known)}"
+                f"--{name}: unknown {', '.join(sorted(unknown))}; expected {', '.join(choices)}"
             )
         setattr(options, name, chosen)
     if options.publish and not options.again and (options.parts != PARTS or options.only):
@@ -99,7 +99,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _measured(options: argparse.Namespace, folder: Path) -> Bench:
+def _measure(options: argparse.Namespace, folder: Path) -> Bench:
     parts = options.parts
     found, missing = variants.available(options.variants)
     if not found:
@@ -111,10 +111,10 @@ def _measured(options: argparse.Namespace, folder: Path) -> Bench:
             _measure_rows(_chosen(compared, options), options, folder, bench)
     if "clients" in parts:
         with comparisons.real_clients(found, folder) as compared:
-            bench.results += _slow(options, folder).compared(_chosen(compared, options))
+            bench.results += _paced_rounds(options, folder).compared(_chosen(compared, options))
     if "workers" in parts:
-        bench.results += _by_workers(found, options, _slow(options, folder))
-    curves = Rounds(*_of_curves(options), folder)
+        bench.results += _by_workers(found, options, _paced_rounds(options, folder))
+    curves = Rounds(*_curve_rounds(options), folder)
     if "sizes" in parts and plain:
         with comparisons.sizes(plain, folder) as compared:
             bench.results += curves.compared(_chosen(compared, options))
@@ -144,11 +144,11 @@ def _measure_rows(
     chosen: Sequence[Comparison], options: argparse.Namespace, folder: Path, bench: Bench
 ) -> None:
     rounds = Rounds(options.rounds, options.seconds, folder)
-    slow = _slow(options, folder)
+    paced = _paced_rounds(options, folder)
     if options.quick:
         chosen = [each for each in chosen if each.name in _QUICK_ROWS]
     for each in chosen if "rows" in options.parts else ():
-        bench.results += (slow if each.pace.rate else rounds).compared([each])
+        bench.results += (paced if each.pace.rate else rounds).compared([each])
     busy = [each for each in chosen if not each.pace.rate]
     for each in busy if "stages" in options.parts else ():
         for contender in (each for each in each.contenders if each.variant in variants.PLAIN):
@@ -181,19 +181,19 @@ def _sections(bench: Bench) -> Iterator[str]:
         yield report.stages(bench)
 
 
-def _slow(options: argparse.Namespace, folder: Path) -> Rounds:
+def _paced_rounds(options: argparse.Namespace, folder: Path) -> Rounds:
     """Return longer rounds for paced runs, which send few requests per second but need enough
     of them for a p99."""
     return Rounds(options.rounds, 2 * options.seconds, folder)
 
 
-def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
+def _curve_rounds(options: argparse.Namespace) -> tuple[int, float]:
     """Return the rounds, and the seconds per run, of a comparison with many points."""
     return min(_CURVE_ROUNDS, options.rounds), options.seconds / 2
 
 
 def _conditions(options: argparse.Namespace) -> str:
-    rounds, seconds = _of_curves(options)
+    rounds, seconds = _curve_rounds(options)
     return (
         f"infergate {__version__}, {variants.describe()}; {os.cpu_count()} cores. Each row has "
         f"{options.rounds} rounds of {options.seconds:g} s with 4 connections, and each connection "

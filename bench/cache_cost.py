@@ -40,9 +40,9 @@ def main() -> int:
         connection = http.client.HTTPConnection(address)
         for number in range(_ROUNDS):
             for row in ROUTES:
-                found = _measure(_sender(connection, row, number), pid)
-                known = best.setdefault(row, found)
-                best[row] = min(known[0], found[0]), min(known[1], found[1])
+                measured = _measure(_sender(connection, row, number), pid)
+                previous = best.setdefault(row, measured)
+                best[row] = min(previous[0], measured[0]), min(previous[1], measured[1])
     base = best[_BASE]
     print(f"{'600 KB':<20}{'time':>10}{'ratio':>8}{'CPU':>10}{'ratio':>8}")
     for row, (seconds, cpu) in best.items():
@@ -81,10 +81,10 @@ def _sender(connection: http.client.HTTPConnection, row: str, turn: int) -> Call
 @contextmanager
 def _gateway() -> Iterator[tuple[str, int]]:
     """Yield the gateway's HTTP address and the id of its process."""
-    answer = flat("echo", 4000).binary_answer()
+    response = flat("echo", 4000).binary_response()
     with (
         tempfile.TemporaryDirectory(prefix="infergate-cache-") as name,
-        servers.http_echo(answer, Path(name)) as server,
+        servers.http_echo(response, Path(name)) as server,
     ):
         url = f"http://{server.addresses[0]}"
         backend = {"protocol": "v2-rest", "profile": "triton", "endpoints": [url]}

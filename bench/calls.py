@@ -19,15 +19,15 @@ from pathlib import Path
 from . import PROJECT, load, servers
 from .check import checked_out
 from .comparisons import (
-    BEFORE_ECHOES,
-    BEFORE_OLD_ECHOES,
+    ECHO_CASES,
     GRPC_TINY,
     JSON_TINY,
+    LEGACY_ECHO_CASES,
     OLD_GRPC_TINY,
     OLD_HTTP_TINY,
     TINY,
     old_echo,
-    through,
+    proxied,
 )
 from .variants import Variant
 
@@ -82,8 +82,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _count(row: str, gateway: servers.Proxy, counter: Path, folder: Path) -> tuple[float, float]:
     """Return the calls per request. The first requests, which fill caches, are not counted."""
-    make, work = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}[row]
-    contender = through(gateway, make, work, 0, "own")
+    make, case = {**ECHO_CASES, **LEGACY_ECHO_CASES}[row]
+    contender = proxied(gateway, make, case, 0, "own")
     load.run(contender, _REQUESTS, load.Pace(connections=1), folder)
     before = _read(counter)
     load.run(contender, _REQUESTS, load.Pace(connections=1), folder)
@@ -104,11 +104,11 @@ def _gateways(
 ) -> Iterator[list[tuple[servers.Proxy, Path]]]:
     """Start a gateway of each source, and yield them with the sockets that report their calls."""
     with ExitStack() as stack:
-        echo = stack.enter_context(servers.echo(TINY.answer(), folder))
+        echo = stack.enter_context(servers.echo(TINY.response(), folder))
         urls = {TINY: f"grpc://{echo.addresses[0]}"}
         for row in (OLD_GRPC_TINY, OLD_HTTP_TINY):
-            make, work = BEFORE_OLD_ECHOES[row]
-            _, urls[work] = stack.enter_context(old_echo(make, work, folder))
+            make, case = LEGACY_ECHO_CASES[row]
+            _, urls[case] = stack.enter_context(old_echo(make, case, folder))
         found = []
         for number, source in enumerate(sources.values()):
             counted = folder / f"source-{number}"

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from . import PROJECT, load, servers
 from .comparisons import (
-    BEFORE_ECHOES,
-    BEFORE_OLD_ECHOES,
     CHANNELS_LAST,
+    ECHO_CASES,
     IMAGE,
+    LEGACY_ECHO_CASES,
     TINY,
     old_echo,
-    through,
+    proxied,
 )
 from .load import Contender
 from .results import Result, Spread, proxy_cpu, ratio
@@ -38,7 +38,7 @@ LIMIT = 1.25
 """The largest accepted ratio."""
 BASELINE, CHANGED = "baseline", "changed"
 _ENGINES = ("own", "compat")
-_ROWS = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
+_ROWS = {**ECHO_CASES, **LEGACY_ECHO_CASES}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,17 +48,17 @@ def main(argv: Sequence[str]) -> int:
     try:
         load.required_tool()
         with tempfile.TemporaryDirectory(prefix="infergate-check-") as folder:
-            results = _measured(options, Path(folder))
+            results = _measure(options, Path(folder))
     except (load.LoadError, RuntimeError) as error:
         print(f"bench-check: {error}", file=sys.stderr)
         return 1
-    judged = {result.name: judge(result) for result in results}
+    verdicts = {result.name: judge(result) for result in results}
     print(f"CPU per request, relative to {options.base}:")
-    for name, (found, verdict) in judged.items():
+    for name, (found, verdict) in verdicts.items():
         print(f"  {name:<44} {found}  {verdict}")
-    regressed = [name for name, (_, verdict) in judged.items() if verdict == "regressed"]
+    regressed = [name for name, (_, verdict) in verdicts.items() if verdict == "regressed"]
     for name in regressed:
-        print(f"bench-check: '{name}': {judged[name][0]} times the CPU", file=sys.stderr)
+        print(f"bench-check: '{name}': {verdicts[name][0]} times the CPU", file=sys.stderr)
     return 1 if regressed else 0
 
 
@@ -99,7 +99,7 @@ def _default_base() -> str:
     return "HEAD~1" if clean and base == _git("rev-parse", "HEAD") else base
 
 
-def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
+def _measure(options: argparse.Namespace, folder: Path) -> list[Result]:
     rounds = Rounds(options.rounds, options.seconds, folder)
     with checked_out(options.base, folder / "baseline") as baseline:
         pairs = _pairs(baseline / "src", options.variant)
@@ -129,12 +129,12 @@ def _comparisons(
 ) -> Iterator[list[Comparison]]:
     with ExitStack() as stack:
         echoes = {
-            work: stack.enter_context(servers.echo(work.answer(), folder))
-            for work in (TINY, IMAGE, CHANNELS_LAST)
+            case: stack.enter_context(servers.echo(case.response(), folder))
+            for case in (TINY, IMAGE, CHANNELS_LAST)
         }
-        urls = {work: f"grpc://{echo.addresses[0]}" for work, echo in echoes.items()}
-        for make, work in BEFORE_OLD_ECHOES.values():
-            echoes[work], urls[work] = stack.enter_context(old_echo(make, work, folder))
+        urls = {case: f"grpc://{echo.addresses[0]}" for case, echo in echoes.items()}
+        for make, case in LEGACY_ECHO_CASES.values():
+            echoes[case], urls[case] = stack.enter_context(old_echo(make, case, folder))
         config = servers.routed(urls)
         gateways = {
             variant: stack.enter_context(servers.infergate(config, variant, folder))
@@ -143,8 +143,8 @@ def _comparisons(
         }
 
         def contender(variant: Variant, row: str) -> Contender:
-            make, work = _ROWS[row]
-            found = through(gateways[variant], make, work, echoes[work].pid, variant.engine)
+            make, case = _ROWS[row]
+            found = proxied(gateways[variant], make, case, echoes[case].pid, variant.engine)
             return replace(found, name=variant.name)
 
         yield [

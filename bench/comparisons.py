@@ -14,7 +14,7 @@ from peers.support.triton import started_triton
 from . import clients, requests, servers
 from .load import Contender, Pace, Request
 from .requests import (
-    Work,
+    InferenceCase,
     binary_request,
     graphpipe_request,
     grpc_request,
@@ -71,10 +71,10 @@ _PACED = Pace(connections=16, rate=RATE)
 at a time would depend on the number of workers and on the speed of the clients."""
 _WORKERS = (1, 2, 4, 8)
 
-Make = Callable[[Work, str], Request]
+Make = Callable[[InferenceCase, str], Request]
 TINY, IMAGE = requests.tiny("echo-tiny"), requests.image("echo-image")
 CHANNELS_LAST = requests.channels_last("echo-channels-last")
-BEFORE_ECHOES: dict[str, tuple[Make, Work]] = {
+ECHO_CASES: dict[str, tuple[Make, InferenceCase]] = {
     JSON_TINY: (json_request, TINY),
     GRPC_TINY: (grpc_request, TINY),
     GRPC_IMAGE: (grpc_request, IMAGE),
@@ -84,7 +84,7 @@ BEFORE_ECHOES: dict[str, tuple[Make, Work]] = {
     PREDICT_IMAGE: (predict_request, IMAGE),
 }
 """Requests to a gateway that has only echo servers as backends."""
-BEFORE_OLD_ECHOES: dict[str, tuple[Make, Work]] = {
+LEGACY_ECHO_CASES: dict[str, tuple[Make, InferenceCase]] = {
     OLD_HTTP_TINY: (legacy_request, requests.tiny("echo-old-http-tiny")),
     OLD_HTTP_IMAGE: (legacy_request, requests.image("echo-old-http-image")),
     OLD_GRPC_TINY: (legacy_grpc_request, requests.tiny("echo-old-grpc-tiny")),
@@ -93,21 +93,23 @@ BEFORE_OLD_ECHOES: dict[str, tuple[Make, Work]] = {
 """Requests to a gateway whose echo servers respond like legacy servers."""
 
 
-def through(gateway: servers.Proxy, make: Make, work: Work, server: int, variant: str) -> Contender:
-    """Return the contender that sends ``work`` through ``gateway``."""
+def proxied(
+    gateway: servers.Proxy, make: Make, case: InferenceCase, server: int, variant: str
+) -> Contender:
+    """Return the contender that sends ``case`` through ``gateway``."""
     over_grpc = make in {grpc_request, legacy_grpc_request, predict_request}
     address = gateway.grpc if over_grpc else gateway.http
-    return Contender(f"infergate ({variant})", make(work, address), gateway.pid, server, variant)
+    return Contender(f"infergate ({variant})", make(case, address), gateway.pid, server, variant)
 
 
 @contextmanager
-def old_echo(make: Make, work: Work, folder: Path) -> Iterator[tuple[Running, str]]:
-    """Start a legacy echo server for ``work``. Yield the server and its URL with its protocol."""
+def old_echo(make: Make, case: InferenceCase, folder: Path) -> Iterator[tuple[Running, str]]:
+    """Start a legacy echo server for ``case``. Yield the server and its URL with its protocol."""
     if make is legacy_request:
-        with servers.http_echo(requests.legacy_answer(work), folder) as echo:
+        with servers.http_echo(requests.legacy_response(case), folder) as echo:
             yield echo, f"trtis-http+http://{echo.addresses[0]}"
     else:
-        with servers.echo(requests.legacy_grpc_answer(work), folder) as echo:
+        with servers.echo(requests.legacy_grpc_response(case), folder) as echo:
             yield echo, f"trtis-grpc+grpc://{echo.addresses[0]}"
 
 
@@ -133,12 +135,12 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
     with ExitStack() as stack:
         triton = stack.enter_context(started_triton())
         echoes = {
-            work: stack.enter_context(servers.echo(work.answer(), folder))
-            for work in (TINY, IMAGE, CHANNELS_LAST)
+            case: stack.enter_context(servers.echo(case.response(), folder))
+            for case in (TINY, IMAGE, CHANNELS_LAST)
         }
         tiny, large, _ = echoes.values()
-        plain = stack.enter_context(servers.http_echo(TINY.json_answer(), folder))
-        urls = {work: f"grpc://{echo.addresses[0]}" for work, echo in echoes.items()}
+        plain = stack.enter_context(servers.http_echo(TINY.json_response(), folder))
+        urls = {case: f"grpc://{echo.addresses[0]}" for case, echo in echoes.items()}
         config = servers.routed({**urls, image: f"grpc://{triton.grpc}"})
         gateways = _gateways(variants, config, folder, stack)
         envoy, envoy2 = (
@@ -147,51 +149,51 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
         )
         others = _other_proxies(tiny, folder, stack)
 
-        def ours(make: Make, work: Work) -> list[Contender]:
-            server = echoes[work].pid if work in echoes else triton.pid
-            return [through(each, make, work, server, name) for name, each in gateways.items()]
+        def infergates(make: Make, case: InferenceCase) -> list[Contender]:
+            server = echoes[case].pid if case in echoes else triton.pid
+            return [proxied(each, make, case, server, name) for name, each in gateways.items()]
 
-        def beside_triton(name: str, make: Make) -> Comparison:
+        def against_triton(name: str, make: Make) -> Comparison:
             direct = Contender("Triton's REST", make(image, triton.http), 0, triton.pid)
-            return Comparison(name, (*ours(make, image), direct))
+            return Comparison(name, (*infergates(make, image), direct))
 
-        def beside_envoy(name: str, *, twice: bool = False) -> Comparison:
-            make, work = BEFORE_ECHOES[name]
-            if work is IMAGE:
-                request = grpc_request(work, envoy2.grpc)
+        def against_envoy(name: str, *, repeats_peer: bool = False) -> Comparison:
+            make, case = ECHO_CASES[name]
+            if case is IMAGE:
+                request = grpc_request(case, envoy2.grpc)
                 peers = [Contender("Envoy, V2 gRPC", request, envoy2.pid, large.pid)]
             elif make is grpc_request:
-                request = grpc_request(work, envoy.grpc)
+                request = grpc_request(case, envoy.grpc)
                 peers = [Contender("Envoy, V2 gRPC", request, envoy.pid, tiny.pid)]
             else:
-                request = make(work, envoy.http)
+                request = make(case, envoy.http)
                 peers = [Contender("Envoy, HTTP/1.1", request, envoy.pid, plain.pid)]
-            if twice:
+            if repeats_peer:
                 again = Contender(AGAIN, request, peers[0].proxy, peers[0].server)
                 peers.append(again)
-            return Comparison(name, (*ours(make, work), *peers, *others.get(name, ())))
+            return Comparison(name, (*infergates(make, case), *peers, *others.get(name, ())))
 
-        def beside_v2(name: str, make_v2: Make) -> Comparison:
-            make, work = BEFORE_ECHOES[name]
+        def against_v2(name: str, make_v2: Make) -> Comparison:
+            make, case = ECHO_CASES[name]
             gateway = next(iter(gateways.values()))
-            peer = through(gateway, make_v2, work, echoes[work].pid, "")
-            return Comparison(name, (*ours(make, work), replace(peer, name=SAME_TENSOR)))
+            peer = proxied(gateway, make_v2, case, echoes[case].pid, "")
+            return Comparison(name, (*infergates(make, case), replace(peer, name=SAME_TENSOR)))
 
-        def latency(name: str, make: Make, server: Running, by_envoy: str) -> Comparison:
+        def latency(name: str, make: Make, server: Running, envoy_address: str) -> Comparison:
             direct = Contender("the echo", make(TINY, server.addresses[0]), 0, server.pid)
-            proxy = Contender("Envoy", make(TINY, by_envoy), envoy.pid, server.pid)
-            return Comparison(name, (*ours(make, TINY), direct, proxy), pace=_LATENCY_PACE)
+            proxy = Contender("Envoy", make(TINY, envoy_address), envoy.pid, server.pid)
+            return Comparison(name, (*infergates(make, TINY), direct, proxy), pace=_LATENCY_PACE)
 
         yield [
-            beside_triton(JSON_IMAGE, json_request),
-            beside_triton(BINARY_IMAGE, binary_request),
-            beside_envoy(JSON_TINY),
-            beside_envoy(GRPC_TINY, twice=True),
-            beside_envoy(GRPC_IMAGE, twice=True),
-            beside_envoy(GRAPHPIPE_IMAGE),
-            beside_envoy(LEGACY_IMAGE),
-            beside_v2(ROWS_IMAGE, json_request),
-            beside_v2(PREDICT_IMAGE, grpc_request),
+            against_triton(JSON_IMAGE, json_request),
+            against_triton(BINARY_IMAGE, binary_request),
+            against_envoy(JSON_TINY),
+            against_envoy(GRPC_TINY, repeats_peer=True),
+            against_envoy(GRPC_IMAGE, repeats_peer=True),
+            against_envoy(GRAPHPIPE_IMAGE),
+            against_envoy(LEGACY_IMAGE),
+            against_v2(ROWS_IMAGE, json_request),
+            against_v2(PREDICT_IMAGE, grpc_request),
             latency(JSON_LATENCY, json_request, plain, envoy.http),
             latency(GRPC_LATENCY, grpc_request, tiny, envoy.grpc),
         ]
@@ -202,7 +204,7 @@ def _other_proxies(tiny: Running, folder: Path, stack: ExitStack) -> dict[str, l
     server = tiny.addresses[0]
 
     def contender(name: str, make: Make, proxy: AbstractContextManager[servers.Proxy]) -> Contender:
-        found = through(stack.enter_context(proxy), make, TINY, tiny.pid, "")
+        found = proxied(stack.enter_context(proxy), make, TINY, tiny.pid, "")
         return replace(found, name=name)
 
     json_floor = servers.relay(server, folder, TINY.message())
@@ -235,18 +237,18 @@ def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Com
     except RuntimeError as error:
         print(f"grpc-go: {error}", file=sys.stderr)
     with ExitStack() as stack:
-        echo = stack.enter_context(servers.echo(TINY.answer(), folder))
+        echo = stack.enter_context(servers.echo(TINY.response(), folder))
         server = echo.addresses[0]
         config = servers.routed({TINY: f"grpc://{server}"})
         gateways = _gateways(variants, config, folder, stack)
         found = [
-            through(each, grpc_request, TINY, echo.pid, name) for name, each in gateways.items()
+            proxied(each, grpc_request, TINY, echo.pid, name) for name, each in gateways.items()
         ]
         for name, proxy in (
             ("Envoy, V2 gRPC", servers.envoy(server, server, folder)),
             (RELAY, servers.relay(server, folder)),
         ):
-            peer = through(stack.enter_context(proxy), grpc_request, TINY, echo.pid, "")
+            peer = proxied(stack.enter_context(proxy), grpc_request, TINY, echo.pid, "")
             found.append(replace(peer, name=name))
         yield [
             Comparison(name, tuple(replace(each, client=command) for each in found), pace=_PACED)
@@ -257,25 +259,25 @@ def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Com
 @contextmanager
 def sizes(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
     """Compare one tensor at a time, from small to large."""
-    works = {size: requests.flat(f"echo-{size}", size) for size in _SIZES}
+    cases = {size: requests.flat(f"echo-{size}", size) for size in _SIZES}
     with ExitStack() as stack:
         echoes = {
-            size: stack.enter_context(servers.echo(work.answer(), folder))
-            for size, work in works.items()
+            size: stack.enter_context(servers.echo(case.response(), folder))
+            for size, case in cases.items()
         }
-        urls = {work: f"grpc://{echoes[size].addresses[0]}" for size, work in works.items()}
+        urls = {case: f"grpc://{echoes[size].addresses[0]}" for size, case in cases.items()}
         config = servers.routed(urls) | LARGE_BODIES
         gateways = _gateways(variants, config, folder, stack)
         yield [
             Comparison(
                 name,
                 tuple(
-                    through(gateway, make, work, echoes[size].pid, variant)
+                    proxied(gateway, make, case, echoes[size].pid, variant)
                     for variant, gateway in gateways.items()
                 ),
                 at=size, pace=_ONE_CONNECTION, min_requests=1,
             )
-            for size, work in works.items()
+            for size, case in cases.items()
             for name, make in ((BINARY_SIZES, binary_request), (GRPC_SIZES, grpc_request))
         ]  # fmt: skip
 
@@ -285,16 +287,16 @@ def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
     """Compare the same tiny request, which matches the last route, through gateways with more and
     more routes."""
     with ExitStack() as stack:
-        echo = stack.enter_context(servers.echo(TINY.answer(), folder))
+        echo = stack.enter_context(servers.echo(TINY.response(), folder))
         urls = {TINY: f"grpc://{echo.addresses[0]}"}
         gateways = {
             count: stack.enter_context(
-                servers.infergate(servers.routed(urls, more=count - 1), variant, folder)
+                servers.infergate(servers.routed(urls, unused=count - 1), variant, folder)
             )
             for count in _ROUTES
         }
         yield [
-            Comparison(name, (through(gateway, make, TINY, echo.pid, variant.name),), at=count)
+            Comparison(name, (proxied(gateway, make, TINY, echo.pid, variant.name),), at=count)
             for count, gateway in gateways.items()
             for name, make in ((JSON_ROUTES, json_request), (GRPC_ROUTES, grpc_request))
         ]
@@ -304,7 +306,7 @@ def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
 def workers(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
     """Compare gateways with more and more workers under the same load."""
     with ExitStack() as stack:
-        echo = stack.enter_context(servers.echo(TINY.answer(), folder))
+        echo = stack.enter_context(servers.echo(TINY.response(), folder))
         config = servers.routed({TINY: f"grpc://{echo.addresses[0]}"})
         gateways = {
             count: stack.enter_context(
@@ -314,7 +316,7 @@ def workers(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
         }
         yield [
             Comparison(
-                WORKERS, (through(gateway, grpc_request, TINY, echo.pid, variant.name),), at=count,
+                WORKERS, (proxied(gateway, grpc_request, TINY, echo.pid, variant.name),), at=count,
                 pace=_PACED,
             )
             for count, gateway in gateways.items()

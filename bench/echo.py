@@ -5,7 +5,7 @@ would be. This server implements only a part of HTTP/2: it does not decode reque
 every response is the same. Flow control works in both directions for large messages. An HTTP/1 GET
 gets status 200, for readiness checks.
 
-python -m bench.echo PORT ANSWER_FILE      (the file contains one ModelInferResponse)
+python -m bench.echo PORT RESPONSE_FILE      (the file contains one ModelInferResponse)
 """
 
 import asyncio
@@ -119,22 +119,22 @@ class Echo(asyncio.Protocol):
     def _settings(self, payload: bytes) -> None:
         for key, value in struct.iter_unpack(">HI", payload):
             if key == INITIAL_WINDOW_SIZE:
-                grown = value - self.initial_window
+                increase = value - self.initial_window
                 self.initial_window = value
-                self.sending = {s: (sent, w + grown) for s, (sent, w) in self.sending.items()}
+                self.sending = {s: (sent, w + increase) for s, (sent, w) in self.sending.items()}
         self.transport.write(frame(SETTINGS, ACK, 0, b""))
 
-    def _window(self, stream: int, more: int) -> None:
+    def _window(self, stream: int, increment: int) -> None:
         if stream == 0:
-            self.window += more
+            self.window += increment
             for waiting in list(self.sending):
                 self._continue(waiting)
         elif stream in self.sending:
             sent, window = self.sending[stream]
-            self.sending[stream] = (sent, window + more)
+            self.sending[stream] = (sent, window + increment)
             self._continue(stream)
         elif stream in self.credit:
-            self.credit[stream] += more
+            self.credit[stream] += increment
 
     def _answer(self, stream: int) -> None:
         self.transport.write(frame(HEADERS, END_HEADERS, stream, HEADER_BLOCK))

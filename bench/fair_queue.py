@@ -100,7 +100,7 @@ async def _measure(
 ) -> tuple[Results, Results]:
     """Return the results of the steady client, which uses ``key``, and of the flood."""
     steady, flood = Results(), Results()
-    chance = random.Random(5)
+    rng = random.Random(5)
     async with (
         aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as session,
         asyncio.TaskGroup() as group,
@@ -117,7 +117,7 @@ async def _measure(
         began = asyncio.get_running_loop().time()
         sending = []
         for number in range(int(seconds * STEADY_RATE)):
-            at = began + (number + chance.random()) / STEADY_RATE
+            at = began + (number + rng.random()) / STEADY_RATE
             await asyncio.sleep(at - asyncio.get_running_loop().time())
             sending.append(group.create_task(_send(session, key, steady)))
         await asyncio.wait(sending)
@@ -150,9 +150,9 @@ async def _run(seconds: float) -> None:
                 ("as the same client as the flood", "flood", True),
             ):
                 steady, flood = await _measure(url, seconds, key, has_flood=has_flood)
-                refused = 1 - steady.statuses[200] / steady.statuses.total()
+                rejected = 1 - steady.statuses[200] / steady.statuses.total()
                 times = [f"{steady.percentile(share):.0f} ms" for share in (0.5, 0.99)]
-                cells = [name, *times, f"{refused:.0%}", f"{flood.statuses[200] / seconds:.0f}"]
+                cells = [name, *times, f"{rejected:.0%}", f"{flood.statuses[200] / seconds:.0f}"]
                 print("|", " | ".join(cells), "|", flush=True)
         finally:
             await asyncio.to_thread(context.__exit__, None, None, None)

@@ -77,7 +77,7 @@ class FleetResults:
 
 
 class Client:
-    """A client that set_names all gateways and uses those that are ready."""
+    """A client that knows all gateways and uses those that are ready."""
 
     def __init__(self, session: aiohttp.ClientSession, gateways: Sequence[Machine]) -> None:
         self._session = session
@@ -97,8 +97,8 @@ class Client:
     async def watch(self) -> None:
         """Check the readiness of all gateways, as a load balancer does."""
         while True:
-            answer = [(each, await self.get(each, "/readyz")) for each in self.gateways]
-            self.ready = [each for each, (status, _) in answer if status == 200]
+            results = [(each, await self.get(each, "/readyz")) for each in self.gateways]
+            self.ready = [each for each, (status, _) in results if status == 200]
             await asyncio.sleep(0.2)
 
     async def infer(self, machine: Machine, model: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -139,11 +139,11 @@ class Client:
         return "no gateway"
 
 
-async def until(met: Callable[[], Any], what: str) -> None:
+async def until(condition: Callable[[], Any], description: str) -> None:
     deadline = time.monotonic() + _PATIENCE
-    while not await met():
+    while not await condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(what)
+            raise TimeoutError(description)
         await asyncio.sleep(0.1)
 
 
@@ -162,11 +162,11 @@ async def speed(client: Client, maximum: int, seconds: float) -> list[tuple[int,
                 for _ in range(8)
             )
         )
-        took = time.monotonic() - began
+        seconds_taken = time.monotonic() - began
         used = sum(proc.cpu(m.processes[0].pid) - b for m, b in zip(gateways, before, strict=True))
         answered = client.outcomes["200"]
         assert answered == client.outcomes.total(), client.outcomes
-        rows.append((count, answered / took, used / answered))
+        rows.append((count, answered / seconds_taken, used / answered))
     return rows
 
 
@@ -174,7 +174,7 @@ async def steps(client: Client, sums: dict[str, int], *, start: bool = False) ->
     """Send a step of every sequence and return the results."""
     outcomes: Counter[str] = Counter()
 
-    async def one(sequence: str) -> None:
+    async def send_step(sequence: str) -> None:
         value = random.randrange(1000)
         answer = await client.step(sequence, value, start=start)
         if isinstance(answer, int):
@@ -185,11 +185,11 @@ async def steps(client: Client, sums: dict[str, int], *, start: bool = False) ->
 
     names = list(sums)
     for begin in range(0, len(names), 50):
-        await asyncio.gather(*(one(each) for each in names[begin : begin + 50]))
+        await asyncio.gather(*(send_step(each) for each in names[begin : begin + 50]))
     return outcomes
 
 
-async def spread(client: Client, servers: Sequence[Machine]) -> list[int]:
+async def inference_counts(client: Client, servers: Sequence[Machine]) -> list[int]:
     """Return the number of inferences of each server."""
     counts = []
     for server in servers:
@@ -200,7 +200,7 @@ async def spread(client: Client, servers: Sequence[Machine]) -> list[int]:
     return counts
 
 
-async def sees(client: Client, count: int) -> bool:
+async def has_found_servers(client: Client, count: int) -> bool:
     """Return whether every ready gateway has found ``count`` servers."""
     for gateway in client.ready:
         _, text = await client.get(gateway, "/metrics")
@@ -211,7 +211,7 @@ async def sees(client: Client, count: int) -> bool:
 
 
 @asynccontextmanager
-async def watching(client: Client) -> AsyncIterator[None]:
+async def readiness_checks(client: Client) -> AsyncIterator[None]:
     task = asyncio.create_task(client.watch())
     try:
         yield
@@ -220,17 +220,17 @@ async def watching(client: Client) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def under_load(client: Client, machine: Machine, sent: signal.Signals) -> dict[str, int]:
-    """Count the clients' errors while one gateway receives the signal ``sent`` under load."""
+async def under_load(client: Client, machine: Machine, number: signal.Signals) -> dict[str, int]:
+    """Count the clients' errors while one gateway receives the signal ``number`` under load."""
     client.outcomes.clear()
-    async with watching(client):
+    async with readiness_checks(client):
         pending = [
             asyncio.create_task(client.send_requests(time.monotonic() + 7)) for _ in range(24)
         ]
         await asyncio.sleep(2)
         # The first process of the session is infergate, because sh has replaced itself with
         # infergate.
-        machine.processes[0].send_signal(sent)
+        machine.processes[0].send_signal(number)
         await asyncio.gather(*pending)
     await asyncio.to_thread(machine.processes[0].wait, _PATIENCE)
     client.gateways.remove(machine)
@@ -255,17 +255,17 @@ async def measure(lan: Lan, folder: Path, gateways: int, seconds: float) -> Flee
     limits = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=limits) as session:
         client = Client(session, fronts)
-        await until(lambda: sees(client, 3), "all gateways see three servers")
+        await until(lambda: has_found_servers(client, 3), "all gateways see three servers")
         if seconds:
             with limited(fronts, SHARE):
                 found.speed = await speed(client, gateways, seconds)
 
-        before = await spread(client, servers)
+        before = await inference_counts(client, servers)
         sums = {f"sequence-{number}": 0 for number in range(300)}
         outcomes = await steps(client, sums, start=True)
         for _ in range(3):
             outcomes += await steps(client, sums)
-        after = await spread(client, servers)
+        after = await inference_counts(client, servers)
         share = [(a - b) for a, b in zip(after, before, strict=True)]
         found.sequences = {**outcomes, "by_server": share[:3]}
 
@@ -275,7 +275,7 @@ async def measure(lan: Lan, folder: Path, gateways: int, seconds: float) -> Flee
 
         for front in fronts:
             front.set_names({"servers": [each.address for each in servers]})
-        await until(lambda: sees(client, 4), "all gateways see four servers")
+        await until(lambda: has_found_servers(client, 4), "all gateways see four servers")
         found.joined = dict(await steps(client, sums))
     return found
 

@@ -3,7 +3,7 @@ response.
 
 Only the length of a request is parsed. The response is prepared together with its head.
 
-python -m bench.http_echo PORT ANSWER_FILE      (the file contains a complete HTTP response)
+python -m bench.http_echo PORT RESPONSE_FILE      (the file contains a complete HTTP response)
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class HttpEcho(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         while data:
             if self.missing:
-                taken = min(self.missing, len(data))
-                self.missing, data = self.missing - taken, data[taken:]
+                consumed = min(self.missing, len(data))
+                self.missing, data = self.missing - consumed, data[consumed:]
             else:
                 self.head, end, data = (self.head + data).partition(HEAD_END)
                 if not end:

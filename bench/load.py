@@ -5,7 +5,7 @@ A generator in Python would be the bottleneck for tiny requests. h2load does not
 trailers, so every run is verified by its number of bytes.
 
 Where the headers of real clients matter, programs that use them replace h2load. Their arguments are
-ADDRESS METHOD BODY_FILE ANSWER_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each program prints a line
+ADDRESS METHOD BODY_FILE RESPONSE_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each program prints a line
 when it has started, waits until it reads a line, sends COUNT requests at scheduled times on each
 connection in turn, verifies the responses' sizes, and writes a log in h2load's format."""
 
@@ -26,7 +26,7 @@ PERCENTILES = (0, 10, 25, 50, 75, 90, 95, 99, 99.5, 100)
 _RUN_SECONDS = 300
 SETTLE_SECONDS = 0.25
 """Seconds in which connections are opened before a paced run."""
-_UNDER_WAY = 100
+_MAX_CONCURRENT = 100
 """The maximum number of concurrent requests in an open loop."""
 
 
@@ -37,7 +37,7 @@ class Request:
     url: str
     headers: Mapping[str, str]
     body: bytes
-    answer_size: int
+    response_size: int
     grpc: bool = False
     max_extra_bytes: int = 0
     """The number of bytes by which a response may be longer, because it contains a number."""
@@ -78,7 +78,7 @@ class Pace:
             return (f"-c{self.connections}", "-m1")
         paced = (
             f"-c{self.connections}",
-            f"-m{_UNDER_WAY}",
+            f"-m{_MAX_CONCURRENT}",
             f"--rps={self.rate / self.connections:g}",
         )
         if self.connections == 1:
@@ -114,8 +114,8 @@ class LoadError(RuntimeError):
 
 def required_tool() -> str:
     """Return the path of h2load. Raises LoadError with installation advice if it is missing."""
-    if found := shutil.which("h2load"):
-        return found
+    if path := shutil.which("h2load"):
+        return path
     raise LoadError("h2load is missing: sudo apt install nghttp2-client (Debian, Ubuntu)")
 
 
@@ -138,21 +138,21 @@ def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
     ) as process:
         assert process.stdin
         assert process.stdout
-        said = process.stdout.readline() if contender.client else ""
+        output = process.stdout.readline() if contender.client else ""
         before = settled = [cpu(pid) for pid in pids]
         since = 0.0
-        if said:
+        if output:
             process.stdin.write("\n")
             process.stdin.flush()
         if pace.rate:
             time.sleep(SETTLE_SECONDS)
             settled, since = [cpu(pid) for pid in pids], time.time()
-        said += process.communicate(timeout=_RUN_SECONDS)[0]
+        output += process.communicate(timeout=_RUN_SECONDS)[0]
         after = [cpu(pid) for pid in pids]
     if process.returncode:
-        raise LoadError(f"the load generator failed:\n{said}")
+        raise LoadError(f"the load generator failed:\n{output}")
     if not contender.client:
-        _check(said, request, count)
+        _check(output, request, count)
     # The columns are the start in microseconds since 1970, the status, and the duration in
     # microseconds.
     rows = [tuple(map(int, line.split("\t")[:3])) for line in log.read_text().splitlines()]
@@ -165,7 +165,7 @@ def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
     return Measured(
         requests=count,
         per_second=count / seconds,
-        times_ms=percentiles(waited(times, pace.rate)),
+        times_ms=percentiles(latencies_ms(times, pace.rate)),
         proxy_cpu=spent[0] / counted,
         all_cpu=sum(spent) / counted,
     )
@@ -176,7 +176,7 @@ def _command(contender: Contender, count: int, pace: Pace, body: str, log: str) 
     request = contender.request
     if contender.client:
         url = urlsplit(request.url)
-        numbers = (request.answer_size, count, pace.connections, pace.rate)
+        numbers = (request.response_size, count, pace.connections, pace.rate)
         return [*contender.client, url.netloc, url.path, body, *map(str, numbers), log]
     headers = [f"-H{name}: {value}" for name, value in request.headers.items()]
     return [
@@ -192,33 +192,34 @@ def percentiles(times: Sequence[float]) -> tuple[float, ...]:
     return tuple(ordered[min(maximum, int(len(ordered) * each / 100))] for each in PERCENTILES)
 
 
-def _check(said: str, request: Request, count: int) -> None:
+def _check(output: str, request: Request, count: int) -> None:
     """Raise LoadError unless every response arrived completely."""
-    good = re.search(r"status codes: (\d+) 2xx", said)
-    data = re.search(r"\((\d+)\) data", said)
+    good = re.search(r"status codes: (\d+) 2xx", output)
+    data = re.search(r"\((\d+)\) data", output)
     if not (good and data):
-        raise LoadError(f"h2load printed no statistics:\n{said}")
+        raise LoadError(f"h2load printed no statistics:\n{output}")
     if int(good[1]) != count:
-        raise LoadError(f"{request.url}: only {good[1]} of {count} statuses were 2xx:\n{said}")
-    due = count * request.answer_size
-    if not due <= int(data[1]) <= due + count * request.max_extra_bytes:
+        raise LoadError(f"{request.url}: only {good[1]} of {count} statuses were 2xx:\n{output}")
+    expected = count * request.response_size
+    if not expected <= int(data[1]) <= expected + count * request.max_extra_bytes:
         raise LoadError(
-            f"{request.url}: received {data[1]} bytes, expected {count} answers of "
-            f"{request.answer_size} bytes"
+            f"{request.url}: received {data[1]} bytes, expected {count} responses of "
+            f"{request.response_size} bytes"
         )
 
 
-def waited(times: Sequence[tuple[int, int]], rate: int) -> list[float]:
+def latencies_ms(times: Sequence[tuple[int, int]], rate: int) -> list[float]:
     """Return the duration of each request in milliseconds. ``times`` are starts and ends in
     microseconds, in order.
 
     Over HTTP/1.1, h2load sends a request only after the earlier response. In a paced run, such a
     request counts from its scheduled time, so that occasional delays are not hidden. Delays of
     h2load's own clock are not counted."""
-    found = []
-    first, answered = times[0][0], 0
+    latencies = []
+    first, previous_end = times[0][0], 0
     for number, (start, end) in enumerate(times):
-        due = first + round(number * 1e6 / rate) if rate else start
-        found.append((end - (min(due, start) if answered > due else start)) / 1000)
-        answered = max(answered, end)
-    return found
+        scheduled = first + round(number * 1e6 / rate) if rate else start
+        begin = min(scheduled, start) if previous_end > scheduled else start
+        latencies.append((end - begin) / 1000)
+        previous_end = max(previous_end, end)
+    return latencies

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from . import proc, requests, servers
-from .comparisons import LARGE_BODIES, LARGEST, Make, through
+from .comparisons import LARGE_BODIES, LARGEST, Make, proxied
 from .requests import binary_request, graphpipe_request, grpc_request, legacy_request
 from .results import Peak
 from .variants import Variant
@@ -25,8 +25,8 @@ FRONTENDS: dict[str, Make] = {
 
 def idle(variant: Variant, folder: Path) -> int:
     """Return the resident memory in bytes of a gateway that has received no request."""
-    nothing = servers.routed({requests.tiny("identity"): ""})
-    with servers.infergate(nothing, variant, folder) as gateway:
+    config = servers.routed({requests.tiny("identity"): ""})
+    with servers.infergate(config, variant, folder) as gateway:
         return proc.resident(gateway.pid)
 
 
@@ -37,20 +37,20 @@ def peaks(variants: Sequence[Variant], folder: Path) -> Iterator[Peak]:
         requests.flat(model, LARGEST) for model in ("echo-grpc", "echo-rest", "identity")
     )
     with ExitStack() as stack:
-        echo = stack.enter_context(servers.echo(grpc.answer(), folder))
-        plain = stack.enter_context(servers.http_echo(rest.binary_answer(), folder))
-        behind = {
+        echo = stack.enter_context(servers.echo(grpc.response(), folder))
+        plain = stack.enter_context(servers.http_echo(rest.binary_response(), folder))
+        backends = {
             "V2 gRPC": (grpc, f"grpc://{echo.addresses[0]}"),
             "binary REST": (rest, f"http://{plain.addresses[0]}"),
             "builtin": (builtin, ""),
         }
-        for variant, (name, make), (backend, (work, url)) in product(
-            variants, FRONTENDS.items(), behind.items()
+        for variant, (name, make), (backend, (case, url)) in product(
+            variants, FRONTENDS.items(), backends.items()
         ):
             pair = f"{name} → {backend}"
             print(f"peak memory: {pair} ({variant.name})", file=sys.stderr)
-            config = servers.routed({work: url}) | LARGE_BODIES
+            config = servers.routed({case: url}) | LARGE_BODIES
             with servers.infergate(config, variant, folder) as gateway:
                 proc.reset_peak(gateway.pid)
-                through(gateway, make, work, 0, variant.name)
+                proxied(gateway, make, case, 0, variant.name)
                 yield Peak(variant.name, pair, proc.peak(gateway.pid) / LARGEST)

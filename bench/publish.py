@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import comparisons as of
+from . import comparisons as names
 from . import report, svg
 from .load import PERCENTILES
-from .results import Bench, Figure, Result, p50, proxy_cpu
+from .results import Bench, Metric, Result, p50, proxy_cpu
 
 PAGE = Path("docs/benchmarks.md")
 PLOTS = Path("docs/benchmarks")
@@ -26,14 +26,14 @@ _SIDE_BY_SIDE = (
     "the first contender other than infergate."
 )
 _KIB = 1024
-_SHOWN = [each for each in PERCENTILES if each < 100]
+_PLOTTED_PERCENTILES = [each for each in PERCENTILES if each < 100]
 _COLOURS = {"own": 0, "compat": 1}
 _OTHER = 2
 _COMPARED = (
-    of.JSON_IMAGE, of.BINARY_IMAGE, of.JSON_TINY, of.GRPC_TINY, of.GRPC_IMAGE, of.GRAPHPIPE_IMAGE,
-    of.LEGACY_IMAGE, of.ROWS_IMAGE, of.PREDICT_IMAGE, of.JSON_LATENCY, of.GRPC_LATENCY,
-    of.BINARY_SIZES, of.GRPC_SIZES, of.JSON_ROUTES, of.GRPC_ROUTES, of.BY_H2LOAD, of.BY_GRPCIO,
-    of.WORKERS,
+    names.JSON_IMAGE, names.BINARY_IMAGE, names.JSON_TINY, names.GRPC_TINY, names.GRPC_IMAGE,
+    names.GRAPHPIPE_IMAGE, names.LEGACY_IMAGE, names.ROWS_IMAGE, names.PREDICT_IMAGE,
+    names.JSON_LATENCY, names.GRPC_LATENCY, names.BINARY_SIZES, names.GRPC_SIZES, names.JSON_ROUTES,
+    names.GRPC_ROUTES, names.BY_H2LOAD, names.BY_GRPCIO, names.WORKERS,
 )  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def missing_parts(bench: Bench) -> list[str]:
 def publish(bench: Bench, project: Path) -> None:
     """Write the page, the plots, and the blocks of other pages."""
     (project / PLOTS).mkdir(exist_ok=True)
-    for name, drawn in plots(bench):
-        (project / PLOTS / name).write_text(drawn)
+    for name, document in plots(bench):
+        (project / PLOTS / name).write_text(document)
     (project / PAGE).write_text(page(bench))
     texts = blocks(bench)
     for path in HOLDING_BLOCKS:
@@ -101,14 +101,14 @@ def page(bench: Bench) -> str:
         report.peaks(bench),
         "## Cost by size",
         *(_plot(name) for name in ("cost-by-size", "time-by-size")),
-        *_curves(bench, (of.BINARY_SIZES, of.GRPC_SIZES), "payload"),
+        *_curves(bench, (names.BINARY_SIZES, names.GRPC_SIZES), "payload"),
         "## Cost by workers",
-        *_curves(bench, (of.WORKERS,), "workers"),
+        *_curves(bench, (names.WORKERS,), "workers"),
         "## Latency at 100 requests/s",
         *(_plot(name) for name in ("latency-json", "latency-grpc")),
         "## Cost by number of routes",
         _plot("cost-by-routes"),
-        *_curves(bench, (of.JSON_ROUTES, of.GRPC_ROUTES), "routes"),
+        *_curves(bench, (names.JSON_ROUTES, names.GRPC_ROUTES), "routes"),
         "## CPU by stage",
         report.stages(bench),
     )
@@ -117,17 +117,17 @@ def page(bench: Bench) -> str:
 
 def plots(bench: Bench) -> Iterator[tuple[str, str]]:
     """Return the plots as file names and SVG documents."""
-    sizes = {"binary REST → gRPC": of.BINARY_SIZES, "gRPC → gRPC": of.GRPC_SIZES}
-    if bench.curve(of.GRPC_SIZES):
+    sizes = {"binary REST → gRPC": names.BINARY_SIZES, "gRPC → gRPC": names.GRPC_SIZES}
+    if bench.curve(names.GRPC_SIZES):
         yield "cost-by-size.svg", _by_size(bench, sizes, "CPU per request by size", proxy_cpu, "µs")
         yield "time-by-size.svg", _by_size(bench, sizes, "Time per request by size", p50, "ms")
-    for name, comparison in (("json", of.JSON_LATENCY), ("grpc", of.GRPC_LATENCY)):
+    for name, comparison in (("json", names.JSON_LATENCY), ("grpc", names.GRPC_LATENCY)):
         if (result := bench.result(comparison)) is not None:
             yield f"latency-{name}.svg", _latency(result)
-    if bench.curve(of.GRPC_ROUTES):
-        routes = {"JSON → gRPC": of.JSON_ROUTES, "gRPC → gRPC": of.GRPC_ROUTES}
+    if bench.curve(names.GRPC_ROUTES):
+        routes = {"JSON → gRPC": names.JSON_ROUTES, "gRPC → gRPC": names.GRPC_ROUTES}
         lines = _lines(bench, routes, proxy_cpu)
-        counts = [result.at for result in bench.curve(of.GRPC_ROUTES)]
+        counts = [result.at for result in bench.curve(names.GRPC_ROUTES)]
         across = replace(svg.decades(counts, lambda n: f"{n:,.0f}"), title="routes")
         up = replace(svg.from_zero([y for line in lines for _, y in line.points]), title="µs")
         yield (
@@ -142,21 +142,21 @@ def format_size(size: int) -> str:
     return f"{size // _KIB ** (unit + 1)} {('KiB', 'MiB', 'GiB')[unit]}"
 
 
-def _by_size(bench: Bench, names: dict[str, str], title: str, figure: Figure, unit: str) -> str:
-    lines = _lines(bench, names, figure)
-    sizes = [result.at for result in bench.curve(of.GRPC_SIZES)]
+def _by_size(bench: Bench, curves: dict[str, str], title: str, metric: Metric, unit: str) -> str:
+    lines = _lines(bench, curves, metric)
+    sizes = [result.at for result in bench.curve(names.GRPC_SIZES)]
     across = svg.Axis("payload", [(size, format_size(size)) for size in sizes], math.log10)
     values = [y for line in lines for _, y in line.points]
     up = replace(svg.decades(values, lambda n: f"{n:,g}"), title=unit)
     return svg.chart(title, across, up, lines)
 
 
-def _lines(bench: Bench, names: dict[str, str], figure: Figure) -> list[svg.Line]:
+def _lines(bench: Bench, curves: dict[str, str], metric: Metric) -> list[svg.Line]:
     lines = []
-    for number, (name, comparison) in enumerate(names.items()):
+    for number, (name, comparison) in enumerate(curves.items()):
         curve = bench.curve(comparison)
         for variant in curve[0].ours:
-            points = [(float(r.at), r.ours[variant].middle(figure)) for r in curve]
+            points = [(float(r.at), r.ours[variant].median(metric)) for r in curve]
             colour = _COLOURS.get(variant, _OTHER)
             lines.append(svg.Line(f"{name}, {variant}", points, colour, dashed=number > 0))
     return lines
@@ -168,22 +168,22 @@ def _latency(result: Result) -> str:
         if runs.variant not in {"", *_COLOURS}:
             continue
         points = [
-            (float(each), runs.middle(lambda run, i=i: run.times_ms[i]))  # type: ignore[misc]
-            for i, each in enumerate(_SHOWN)
+            (float(each), runs.median(lambda run, i=i: run.times_ms[i]))  # type: ignore[misc]
+            for i, each in enumerate(_PLOTTED_PERCENTILES)
         ]
         lines.append(svg.Line(runs.name, points, _COLOURS.get(runs.variant, _OTHER)))
     across = svg.Axis(
         "percentile of requests",
-        [(each, f"{each:g}") for each in _SHOWN if each not in (10, 25, 95)],
+        [(each, f"{each:g}") for each in _PLOTTED_PERCENTILES if each not in (10, 25, 95)],
         lambda percent: -math.log10(1 - percent / 100),
     )
     up = replace(svg.from_zero([y for line in lines for _, y in line.points]), title="ms")
     return svg.chart(f"Latency, {result.name}", across, up, lines)
 
 
-def _curves(bench: Bench, names: Sequence[str], what: str) -> Iterator[str]:
+def _curves(bench: Bench, curves: Sequence[str], what: str) -> Iterator[str]:
     format_value = format_size if what == "payload" else "{:,}".format
-    for name in names:
+    for name in curves:
         yield f"{name}:"
         yield report.curve(bench.curve(name), what, format_value)
 

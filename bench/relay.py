@@ -74,8 +74,8 @@ class _Server(_Frames):
 
     def frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == h2.DATA:
-            client, theirs = self.waiting.pop(stream)
-            client.respond(theirs, payload)
+            client, client_stream = self.waiting.pop(stream)
+            client.respond(client_stream, payload)
         elif kind == h2.SETTINGS and not flags & h2.ACK:
             self.transport.write(frame(h2.SETTINGS, h2.ACK, 0, b""))
 
@@ -90,8 +90,8 @@ class _GrpcClient(_Frames):
 
     def data_received(self, data: bytes) -> None:
         if self.missing:
-            taken = min(self.missing, len(data))
-            self.missing, data = self.missing - taken, data[taken:]
+            consumed = min(self.missing, len(data))
+            self.missing, data = self.missing - consumed, data[consumed:]
         super().data_received(data)
 
     def frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:

@@ -83,7 +83,7 @@ def curve(results: Sequence[Result], what: str, format_value: Callable[[int], st
     for result in results:
         line = [format_value(result.at)]
         for runs in result.ours.values():
-            line += [f"{runs.middle(proxy_cpu):.0f}", f"{runs.middle(p50):.2f}"]
+            line += [f"{runs.median(proxy_cpu):.0f}", f"{runs.median(p50):.2f}"]
         lines.append(line)
     return _table(lines)
 
@@ -110,18 +110,18 @@ def _compared(result: Result) -> list[list[str]]:
         is_compared = peer is not None and runs is not peer
         against = map(_or_none, ratios(runs, peer).values()) if is_compared else [""] * 4
         name = result.name if runs is result.contenders[0] else ""
-        lines.append([name, runs.name, *_figures(runs), *against])
+        lines.append([name, runs.name, *_cells(runs), *against])
     return lines
 
 
-def _figures(runs: Runs) -> list[str]:
-    proxy = runs.middle(proxy_cpu)
+def _cells(runs: Runs) -> list[str]:
+    proxy = runs.median(proxy_cpu)
     return [
-        f"{runs.middle(speed):.0f}",
-        f"{runs.middle(p50):.2f}",
-        f"{runs.middle(p99):.2f}",
+        f"{runs.median(speed):.0f}",
+        f"{runs.median(p50):.2f}",
+        f"{runs.median(p99):.2f}",
         f"{proxy:.0f}" if proxy else "-",
-        f"{runs.middle(all_cpu):.0f}",
+        f"{runs.median(all_cpu):.0f}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The requests of the comparisons. Each response is verified before requests are timed."""
+"""Requests for the benchmarks. Each response is verified before requests are timed."""
 
 import http.client
 import json
@@ -40,7 +40,7 @@ _LIMITS = replace(DEFAULT_LIMITS, body=2**31)
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class InferenceCase:
     """A request with the FP32 tensor INPUT0 for ``model``, which returns the same numbers as
     OUTPUT0."""
 
@@ -49,7 +49,7 @@ class Work:
 
     @cached_property
     def raw(self) -> bytes:
-        """Return the numbers in memory layout."""
+        """Return the tensor's raw bytes."""
         return self.array.tobytes()
 
     @property
@@ -63,10 +63,10 @@ class Work:
         return {"content-type": "application/json"}, json.dumps({"inputs": [tensor]}).encode()
 
     def binary(self) -> tuple[Mapping[str, str], bytes]:
-        """Return headers and a body in the binary extension, which request binary outputs."""
+        """Return headers and a body in the binary extension, with binary outputs requested."""
         tensor = {**self._tensor("INPUT0"), "parameters": {"binary_data_size": len(self.raw)}}
-        wanted = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
-        head = json.dumps({"inputs": [tensor], "outputs": [wanted]}).encode()
+        output = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
+        head = json.dumps({"inputs": [tensor], "outputs": [output]}).encode()
         headers = {"content-type": "application/octet-stream", _LENGTH_HEADER: str(len(head))}
         return headers, head + self.raw
 
@@ -76,7 +76,7 @@ class Work:
         model_infer_request.raw_input_contents.append(self.raw)
         return bytes(model_infer_request.SerializeToString())
 
-    def answer(self) -> bytes:
+    def response(self) -> bytes:
         """Return the expected ModelInferResponse."""
         model_infer_response = service_pb2.ModelInferResponse(
             model_name=self.model, model_version="1"
@@ -85,15 +85,15 @@ class Work:
         model_infer_response.raw_output_contents.append(self.raw)
         return bytes(model_infer_response.SerializeToString())
 
-    def json_answer(self) -> bytes:
+    def json_response(self) -> bytes:
         """Return the expected HTTP response to ``json``."""
         tensor = {**self._tensor("OUTPUT0"), "data": self.array.ravel().tolist()}
-        return self._http_answer(tensor, b"", "application/json")
+        return self._http_response(tensor, b"", "application/json")
 
-    def binary_answer(self) -> bytes:
+    def binary_response(self) -> bytes:
         """Return the expected HTTP response to ``binary``."""
         tensor = {**self._tensor("OUTPUT0"), "parameters": {"binary_data_size": len(self.raw)}}
-        return self._http_answer(tensor, self.raw, "application/octet-stream")
+        return self._http_response(tensor, self.raw, "application/octet-stream")
 
     def metadata(self) -> dict[str, list[dict[str, object]]]:
         """Return the model's inputs and outputs, as ``models`` in routes.yaml declares them."""
@@ -103,7 +103,7 @@ class Work:
             "outputs": [{"name": "OUTPUT0", **metadata}],
         }
 
-    def _http_answer(self, tensor: dict[str, object], raw: bytes, kind: str) -> bytes:
+    def _http_response(self, tensor: dict[str, object], raw: bytes, kind: str) -> bytes:
         metadata = {"model_name": self.model, "model_version": "1", "outputs": [tensor]}
         text = json.dumps(metadata).encode()
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n"
@@ -116,89 +116,92 @@ class Work:
         return {"name": name, "datatype": "FP32", "shape": list(self.array.shape)}
 
 
-def tiny(model: str) -> Work:
-    return Work(model, np.arange(16, dtype=np.float32))
+def tiny(model: str) -> InferenceCase:
+    return InferenceCase(model, np.arange(16, dtype=np.float32))
 
 
-def image(model: str) -> Work:
-    """Return [1,3,224,224] random numbers between 0 and 1 from a fixed seed."""
-    return Work(model, _numbers(1, 3, 224, 224))
+def image(model: str) -> InferenceCase:
+    """Return a request whose tensor has the shape [1,3,224,224] and seeded values in [0, 1)."""
+    return InferenceCase(model, _numbers(1, 3, 224, 224))
 
 
-def channels_last(model: str) -> Work:
-    """Return as many numbers as ``image``, in the order that TensorFlow uses, [1,224,224,3]."""
-    return Work(model, _numbers(1, 224, 224, 3))
+def channels_last(model: str) -> InferenceCase:
+    """Return a request like ``image`` with TensorFlow's shape, [1,224,224,3]."""
+    return InferenceCase(model, _numbers(1, 224, 224, 3))
 
 
-def flat(model: str, size: int) -> Work:
-    """Return ``size`` bytes of random numbers between 0 and 1 from a fixed seed."""
-    return Work(model, _numbers(size // 4))
+def flat(model: str, size: int) -> InferenceCase:
+    """Return a request whose tensor has ``size`` bytes of seeded values in [0, 1)."""
+    return InferenceCase(model, _numbers(size // 4))
 
 
 def _numbers(*shape: int) -> npt.NDArray[np.float32]:
     return np.random.default_rng(0).random(shape, dtype=np.float32)
 
 
-def json_request(work: Work, address: str) -> Request:
+def json_request(case: InferenceCase, address: str) -> Request:
     """Return a POST of JSON to ``address``, whose response has been verified."""
-    return _http_request(work, address, *work.json())
+    return _http_request(case, address, *case.json())
 
 
-def binary_request(work: Work, address: str) -> Request:
+def binary_request(case: InferenceCase, address: str) -> Request:
     """Return a POST in the binary extension to ``address``, whose response has been verified."""
-    return _http_request(work, address, *work.binary())
+    return _http_request(case, address, *case.binary())
 
 
-def grpc_request(work: Work, address: str) -> Request:
+def grpc_request(case: InferenceCase, address: str) -> Request:
     """Return a ModelInfer call at ``address``, whose response has been verified."""
-    answer, request = _call(address, INFER, work.message())
-    response = service_pb2.ModelInferResponse.FromString(answer)
-    _check_tensor(work, list(response.outputs[0].shape), response.raw_output_contents[0], address)
+    message, request = _call(address, INFER, case.message())
+    response = service_pb2.ModelInferResponse.FromString(message)
+    _check_tensor(case, list(response.outputs[0].shape), response.raw_output_contents[0], address)
     return request
 
 
-def graphpipe_request(work: Work, address: str) -> Request:
+def graphpipe_request(case: InferenceCase, address: str) -> Request:
     """Return a GraphPipe inference at ``address``, whose response has been verified."""
-    return _codec_request(GRAPHPIPE.create({}), work, address, f"/graphpipe/{work.model}")
+    return _codec_request(GRAPHPIPE.create({}), case, address, f"/graphpipe/{case.model}")
 
 
-def legacy_request(work: Work, address: str) -> Request:
+def legacy_request(case: InferenceCase, address: str) -> Request:
     """Return an inference of the legacy HTTP API at ``address``, whose response has been
     verified."""
-    return _codec_request(LEGACY.create({}), work, address)
+    return _codec_request(LEGACY.create({}), case, address)
 
 
-def rows_request(work: Work, address: str) -> Request:
+def rows_request(case: InferenceCase, address: str) -> Request:
     """Return a POST of rows in TensorFlow Serving's JSON to ``address``, whose response has been
     verified."""
-    path, headers = f"/v1/models/{work.model}:predict", {"content-type": "application/json"}
-    body = json.dumps({"instances": work.array.tolist()}).encode()
-    answer, _ = _post(address, path, headers, body)
-    found = np.array(json.loads(answer)["predictions"], np.float32)
-    _check_tensor(work, list(found.shape), found.tobytes(), address)
-    return Request(f"http://{address}{path}", headers, body, len(answer))
+    path, headers = f"/v1/models/{case.model}:predict", {"content-type": "application/json"}
+    body = json.dumps({"instances": case.array.tolist()}).encode()
+    content, _ = _post(address, path, headers, body)
+    rows = np.array(json.loads(content)["predictions"], np.float32)
+    _check_tensor(case, list(rows.shape), rows.tobytes(), address)
+    return Request(f"http://{address}{path}", headers, body, len(content))
 
 
-def legacy_grpc_request(work: Work, address: str) -> Request:
+def legacy_grpc_request(case: InferenceCase, address: str) -> Request:
     """Return an Infer call of the legacy gRPC API at ``address``, whose response has been
     verified."""
     # the request number in a response has at most this many bytes
-    return _codec_call(LEGACY_GRPC.create({}), work, address, max_extra_bytes=MAX_VARINT_BYTES)
+    return _codec_call(LEGACY_GRPC.create({}), case, address, max_extra_bytes=MAX_VARINT_BYTES)
 
 
-def predict_request(work: Work, address: str) -> Request:
+def predict_request(case: InferenceCase, address: str) -> Request:
     """Return a Predict call of TensorFlow Serving at ``address``, whose response has been
     verified."""
-    return _codec_call(TF_SERVING_GRPC.create({}), work, address)
+    return _codec_call(TF_SERVING_GRPC.create({}), case, address)
 
 
 def _codec_call(
-    codec: Codec[RpcRequest, RpcResponse], work: Work, address: str, max_extra_bytes: int = 0
+    codec: Codec[RpcRequest, RpcResponse],
+    case: InferenceCase,
+    address: str,
+    max_extra_bytes: int = 0,
 ) -> Request:
     """Return the call that ``codec`` writes."""
-    wire = codec.build_request(_operation(work), Profile("any"), _model(work))
-    answer, request = _call(address, wire.method, bytes(join_parts(wire.message)), max_extra_bytes)
-    _check(codec, RpcResponse([answer]), work, address)
+    wire = codec.build_request(_operation(case), Profile("any"), _model(case))
+    message, request = _call(address, wire.method, bytes(join_parts(wire.message)), max_extra_bytes)
+    _check(codec, RpcResponse([message]), case, address)
     return request
 
 
@@ -207,78 +210,82 @@ def _call(
 ) -> tuple[bytes, Request]:
     """Return the response to a gRPC call, and the request for further calls."""
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
-        answer = channel.unary_unary(method)(message, timeout=30)
+        response = channel.unary_unary(method)(message, timeout=30)
     headers = {"content-type": "application/grpc", "te": "trailers"}
-    framed, size = _add_prefix(message), len(_add_prefix(answer))
+    framed, size = _add_prefix(message), len(_add_prefix(response))
     url = f"http://{address}{method}"
-    return answer, Request(url, headers, framed, size, grpc=True, max_extra_bytes=max_extra_bytes)
+    return response, Request(url, headers, framed, size, grpc=True, max_extra_bytes=max_extra_bytes)
 
 
-def legacy_answer(work: Work) -> bytes:
+def legacy_response(case: InferenceCase) -> bytes:
     """Return the response of a legacy HTTP server."""
     codec = LEGACY.create({})
-    wire = codec.build_response(*_response_for(work, codec))
+    wire = codec.build_response(*_response_for(case, codec))
     body = bytes(join_parts(wire.body))
     headers = {**wire.headers, "Content-Length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode() + body
 
 
-def legacy_grpc_answer(work: Work) -> bytes:
+def legacy_grpc_response(case: InferenceCase) -> bytes:
     """Return the InferResponse of a legacy gRPC server."""
     codec = LEGACY_GRPC.create({})
-    return bytes(join_parts(codec.build_response(*_response_for(work, codec)).message))
+    return bytes(join_parts(codec.build_response(*_response_for(case, codec)).message))
 
 
-def _response_for(work: Work, codec: Codec[Any, Any]) -> tuple[InferResponse, ParsedRequest]:
-    wire = codec.build_request(_operation(work), Profile("any"), _model(work))
-    output = tensor_from_array("OUTPUT0", Datatype.FP32, work.array)
-    parsed = completed(codec.parse_request(wire, _LIMITS), _model(work))
-    return InferResponse(work.model, "1", outputs=(output,)), parsed
+def _response_for(
+    case: InferenceCase, codec: Codec[Any, Any]
+) -> tuple[InferResponse, ParsedRequest]:
+    wire = codec.build_request(_operation(case), Profile("any"), _model(case))
+    output = tensor_from_array("OUTPUT0", Datatype.FP32, case.array)
+    parsed = completed(codec.parse_request(wire, _LIMITS), _model(case))
+    return InferResponse(case.model, "1", outputs=(output,)), parsed
 
 
-def _operation(work: Work) -> InferRequest:
-    tensor = tensor_from_array("INPUT0", Datatype.FP32, work.array)
-    return InferRequest(work.model, inputs=(tensor,), outputs=(RequestedOutput("OUTPUT0"),))
+def _operation(case: InferenceCase) -> InferRequest:
+    tensor = tensor_from_array("INPUT0", Datatype.FP32, case.array)
+    return InferRequest(case.model, inputs=(tensor,), outputs=(RequestedOutput("OUTPUT0"),))
 
 
-def _model(work: Work) -> ModelMetadata:
-    shape = (-1,) * work.array.ndim
+def _model(case: InferenceCase) -> ModelMetadata:
+    shape = (-1,) * case.array.ndim
     return ModelMetadata(
-        work.model,
+        case.model,
         inputs=(TensorMetadata("INPUT0", "FP32", shape),),
         outputs=(TensorMetadata("OUTPUT0", "FP32", shape),),
     )
 
 
-def _check(codec: Codec[Any, Any], answer: Any, work: Work, address: str) -> None:
-    response = codec.parse_response(answer, _operation(work), _LIMITS, _model(work))
+def _check(codec: Codec[Any, Any], wire: Any, case: InferenceCase, address: str) -> None:
+    response = codec.parse_response(wire, _operation(case), _LIMITS, _model(case))
     assert isinstance(response, InferResponse)
     (output,) = response.outputs
-    _check_tensor(work, list(output.shape), bytes(output.data), address)
+    _check_tensor(case, list(output.shape), bytes(output.data), address)
 
 
 def _codec_request(
-    codec: Codec[HttpRequest, HttpResponse], work: Work, address: str, path: str = ""
+    codec: Codec[HttpRequest, HttpResponse], case: InferenceCase, address: str, path: str = ""
 ) -> Request:
     """Return the request that ``codec`` writes. Its path is ``path`` if the codec has no paths."""
-    wire = codec.build_request(_operation(work), Profile("any"), _model(work))
+    wire = codec.build_request(_operation(case), Profile("any"), _model(case))
     target = (path or wire.path) + (f"?{wire.query}" if wire.query else "")
     body = bytes(join_parts(wire.body))
-    answer, headers = _post(address, target, wire.headers, body)
+    content, headers = _post(address, target, wire.headers, body)
     lowered = {name.lower(): value for name, value in headers.items()}
-    _check(codec, HttpResponse(200, lowered, [answer]), work, address)
-    return Request(f"http://{address}{target}", wire.headers, body, len(answer))
+    _check(codec, HttpResponse(200, lowered, [content]), case, address)
+    return Request(f"http://{address}{target}", wire.headers, body, len(content))
 
 
-def _http_request(work: Work, address: str, headers: Mapping[str, str], body: bytes) -> Request:
-    answer, head = _post(address, work.path, headers, body)
-    size = int(head.get(_LENGTH_HEADER) or len(answer))
-    output = json.loads(answer[:size])["outputs"][0]
-    written = output.get("data")
-    raw = answer[size:] if written is None else np.array(written, np.float32).tobytes()
-    _check_tensor(work, output["shape"], raw, address)
-    return Request(f"http://{address}{work.path}", headers, body, len(answer))
+def _http_request(
+    case: InferenceCase, address: str, headers: Mapping[str, str], body: bytes
+) -> Request:
+    content, head = _post(address, case.path, headers, body)
+    size = int(head.get(_LENGTH_HEADER) or len(content))
+    output = json.loads(content[:size])["outputs"][0]
+    data = output.get("data")
+    raw = content[size:] if data is None else np.array(data, np.float32).tobytes()
+    _check_tensor(case, output["shape"], raw, address)
+    return Request(f"http://{address}{case.path}", headers, body, len(content))
 
 
 def _post(
@@ -289,12 +296,12 @@ def _post(
     try:
         connection.request("POST", path, body, dict(headers))
         response = connection.getresponse()
-        answer = response.read()
+        content = response.read()
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:
-        raise LoadError(f"{address}{path} answered {response.status}: {answer[:300]!r}")
-    return answer, response.headers
+        raise LoadError(f"{address}{path} returned HTTP {response.status}: {content[:300]!r}")
+    return content, response.headers
 
 
 def _add_prefix(message: bytes) -> bytes:
@@ -302,6 +309,6 @@ def _add_prefix(message: bytes) -> bytes:
     return b"\x00" + len(message).to_bytes(4, "big") + message
 
 
-def _check_tensor(work: Work, shape: list[int], raw: bytes, address: str) -> None:
-    if shape != list(work.array.shape) or raw != work.raw:
-        raise LoadError(f"{address} answered another tensor for {work.model}")
+def _check_tensor(case: InferenceCase, shape: list[int], raw: bytes, address: str) -> None:
+    if shape != list(case.array.shape) or raw != case.raw:
+        raise LoadError(f"{address} returned an unexpected tensor for {case.model}")

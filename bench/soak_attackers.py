@@ -1,9 +1,9 @@
 """Clients of a soak that cause much work with few bytes, or break a rule at the expense of other
 clients.
 
-Each attack respects the limits on bytes. ``right`` has the expected outcomes. Any other outcome is
-a failure, unless the attack reaches a server (``behind``) that had an outage at that time. The rest
-of the soak verifies that other clients get responses and that memory does not grow.
+Each attack respects the limits on bytes. Any outcome that is not ``expected`` is a failure, unless
+the attack reaches a server (``reaches_server``) that had an outage at that time. The rest of the
+soak verifies that other clients get responses and that memory does not grow.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -43,22 +43,22 @@ _UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISS
 
 @dataclass(frozen=True)
 class Attack:
-    """Send ``data`` to the ``listener`` with ``at_once`` clients. ``library`` has further outcomes
+    """Send ``data`` to the ``listener`` with ``clients`` clients. ``library`` has further outcomes
     that are expected if grpcio is the server (engine compat). ``is_large`` means that the data
     inflates to many bytes or requests many bytes."""
 
     listener: str
     data: Callable[[], bytes]
-    right: frozenset[str]
-    at_once: int = 1
+    expected: frozenset[str]
+    clients: int = 1
     reads: bool = True
-    behind: bool = False
+    reaches_server: bool = False
     library: frozenset[str] = frozenset()
     is_large: bool = False
 
     async def outcomes(self, target: Target) -> set[str]:
         exchange = _rpc if self.listener == "grpc" else _http
-        exchanges = (exchange(target, self) for _ in range(self.at_once))
+        exchanges = (exchange(target, self) for _ in range(self.clients))
         return {each for found in await asyncio.gather(*exchanges) for each in found}
 
 
@@ -86,7 +86,7 @@ def _binary(model: str, datatype: str, shape: list[int], data: bytes, *, zipped:
     )
 
 
-def _bomb() -> bytes:
+def _gzip_bomb() -> bytes:
     return _binary("silent.identity", "UINT8", [32 * _MIB], bytes(32 * _MIB), zipped=True)
 
 
@@ -188,8 +188,8 @@ _WIDE: Final = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)]) + frames.w
 
 
 def _message(stream: int, data: bytes, *, zipped: bool = False) -> bytes:
-    whole = bytes([zipped]) + len(data).to_bytes(4) + data
-    parts = [whole[at : at + 16_384] for at in range(0, len(whole), 16_384)]
+    framed = bytes([zipped]) + len(data).to_bytes(4) + data
+    parts = [framed[at : at + 16_384] for at in range(0, len(framed), 16_384)]
     last = len(parts) - 1
     return b"".join(
         frames.frame(frames.DATA, frames.END_STREAM if at == last else 0, stream, part)
@@ -208,8 +208,8 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _inferring(message: bytes, key: str = KEY, *, zipped: bool = True) -> bytes:
-    reported = gzip.compress(message) if zipped else message
-    return call_headers(1, INFER, key, zipped=zipped) + _message(1, reported, zipped=zipped)
+    data = gzip.compress(message) if zipped else message
+    return call_headers(1, INFER, key, zipped=zipped) + _message(1, data, zipped=zipped)
 
 
 def _tiny_fields(model: bytes, number: int, key: str) -> bytes:
@@ -243,7 +243,7 @@ def _flood() -> bytes:
     return call_headers(1, INFER, KEY) + reset + late * 2000 + _live(3)
 
 
-def _all_at_once() -> bytes:
+def _many_calls() -> bytes:
     """Return the calls of a proxy that does not know the stream limit yet."""
     return b"".join(map(_live, range(1, 1200, 2)))
 
@@ -251,14 +251,14 @@ def _all_at_once() -> bytes:
 async def _rpc(target: Target, attack: Attack) -> list[str]:
     host, _, port = target.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
-    reported = attack.data()
+    data = attack.data()
     found: dict[int, str] = {}
-    wanted = _streams(reported)
+    expected_streams = _streams(data)
     blocks = HeaderBlockDecoder(_MIB)
     try:
-        writer.write(frames.PREFACE + _WIDE + reported)
+        writer.write(frames.PREFACE + _WIDE + data)
         async with asyncio.timeout(_PATIENCE):
-            while wanted - found.keys():
+            while expected_streams - found.keys():
                 first, flags, stream = frames.FRAME_HEADER.unpack(
                     await reader.readexactly(frames.FRAME_HEADER_SIZE)
                 )
@@ -268,7 +268,7 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
                         status = dict(blocks.decode(payload).pairs).get("grpc-status")
                         if status is not None:
                             found[stream] = _CODES.get(status, status)
-                    case frames.RST_STREAM if stream in wanted:
+                    case frames.RST_STREAM if stream in expected_streams:
                         found.setdefault(stream, f"RST {int.from_bytes(payload)}")
                     case frames.GOAWAY:
                         return [*found.values(), f"GOAWAY {int.from_bytes(payload[4:8])}"]
@@ -296,14 +296,14 @@ def _streams(data: bytes) -> set[int]:
     return found
 
 
-def _right(*outcomes: str) -> frozenset[str]:
+def _any_of(*outcomes: str) -> frozenset[str]:
     return frozenset(outcomes)
 
 
 def _attack(
-    listener: str, right: frozenset[str], make: Callable[..., bytes], *of: object, **how: object
+    listener: str, expected: frozenset[str], make: Callable[..., bytes], *args: object, **more: Any
 ) -> Attack:
-    return Attack(listener, functools.cache(functools.partial(make, *of)), right, **how)  # type: ignore[arg-type]
+    return Attack(listener, functools.cache(functools.partial(make, *args)), expected, **more)
 
 
 ATTACKS: Final[Mapping[str, Attack]] = {
@@ -321,33 +321,35 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     ),
     "gRPC: a name of 60 KB": _attack("grpc", _REFUSED_RPC, _named_rpc, b"n" * 60_000),
     "gRPC: a name with NUL": _attack("grpc", _REFUSED_RPC, _named_rpc, b"identity\0-mine"),
-    "gRPC: DATA after its own reset": _attack("grpc", _right("OK"), _after_reset),
+    "gRPC: DATA after its own reset": _attack("grpc", _any_of("OK"), _after_reset),
     "gRPC: a flood of DATA after its own reset": _attack(
-        "grpc", _right("GOAWAY 11"), _flood, library=_right("OK")
+        "grpc", _any_of("GOAWAY 11"), _flood, library=_any_of("OK")
     ),
     "gRPC: 600 calls before the settings are known": _attack(
-        "grpc", _right("OK"), _all_at_once, library=_right("RST 7", "RST 11")
+        "grpc", _any_of("OK"), _many_calls, library=_any_of("RST 7", "RST 11")
     ),
     "HTTP: gzip bombs to a silent server": _attack(
-        "http", _REFUSED | {"502", "504"}, _bomb, at_once=4, is_large=True
+        "http", _REFUSED | {"502", "504"}, _gzip_bomb, clients=4, is_large=True
     ),
     "HTTP: long JSON that nobody reads": _attack(
-        "http", _REFUSED | {"cut off"}, _unread, at_once=2, reads=False, is_large=True
+        "http", _REFUSED | {"cut off"}, _unread, clients=2, reads=False, is_large=True
     ),
     "HTTP: gzip of long JSON": _attack(
-        "http", _REFUSED | {"200"}, _long_json, at_once=4, is_large=True
+        "http", _REFUSED | {"200"}, _long_json, clients=4, is_large=True
     ),
     "HTTP: a million empty texts": _attack("http", _REFUSED | {"200"}, _empty_texts, is_large=True),
     "HTTP: thirty thousand dimensions": _attack(
-        "http", _right("400", "413", "431"), _many_dims, f"Bearer {KEY}"
+        "http", _any_of("400", "413", "431"), _many_dims, f"Bearer {KEY}"
     ),
     "HTTP: thirty thousand dimensions, anonymous": _attack(
-        "http", _right("400", "401", "403", "413", "431"), _many_dims, ""
+        "http", _any_of("400", "401", "403", "413", "431"), _many_dims, ""
     ),
-    "HTTP: a name with dot segments": _attack("http", _right("400"), _named, "pub-x%2f..%2fsecret"),
-    "HTTP: a name with NUL": _attack("http", _right("400"), _named, "simple%00-mine"),
-    "HTTP: a path of 60 KB": _attack("http", _right("400", "414"), _named, "n" * 60_000),
+    "HTTP: a name with dot segments": _attack(
+        "http", _any_of("400"), _named, "pub-x%2f..%2fsecret"
+    ),
+    "HTTP: a name with NUL": _attack("http", _any_of("400"), _named, "simple%00-mine"),
+    "HTTP: a path of 60 KB": _attack("http", _any_of("400", "414"), _named, "n" * 60_000),
     "HTTP: headers of traces of 9 KB": _attack(
-        "http", _right("200", "400", "431"), _traced, behind=True
+        "http", _any_of("200", "400", "431"), _traced, reaches_server=True
     ),
 }

@@ -32,7 +32,7 @@ to clients."""
 ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
 """Prefixes of models whose requests may fail if their server fails meanwhile."""
 _PROXIES: Final = ("http", "grpc", "raw", "pipe")
-_HABITS: Final = """
+_SETTINGS: Final = """
 drain: {delay: 0s}
 limits: {keepalive_time: 30s, header_time: 15s, idle_body_time: 15s, connect_time: 60s}
 log: {access: false}
@@ -40,7 +40,7 @@ helpers: 1
 """
 """The client closes idle connections after 4 s. If a server closes a connection at the moment of
 its use, the failure is legitimate."""
-_BEHIND: Final = """
+_SERVER_CONFIG: Final = """
 listeners:
   admin: {{address: "127.0.0.1:{0}"}}
   http: {{address: "127.0.0.1:{1}"}}
@@ -52,7 +52,7 @@ backends: {{ours: {{protocol: builtin}}}}
 routes: [{{model: "*", backend: ours}}]
 reload: {{watch: false}}
 """
-_FRONT: Final = """
+_GATEWAY_CONFIG: Final = """
 listeners:
   admin: {{address: "127.0.0.1:{0}"}}
   http: {{address: "127.0.0.1:{1}", tls: {own}}}
@@ -173,7 +173,7 @@ def _infergate(running: Running) -> Infergate:
     return Infergate(http, grpc, admin, running.pid, running.log)
 
 
-class Behind:
+class SoakServer:
     """A server with the embedded models, which clients reach through proxies."""
 
     def __init__(self, name: str, engine: str, trust: Trust) -> None:
@@ -201,8 +201,8 @@ class Behind:
 
     def _launch(self, folder: Path) -> Launch:
         ports = free_ports(5)
-        text = _BEHIND.format(*ports, tls=self._trust.mutual, own=self._trust.own)
-        return _launched(self.name, folder, ports, text + _HABITS, self._engine)
+        text = _SERVER_CONFIG.format(*ports, tls=self._trust.mutual, own=self._trust.own)
+        return _launched(self.name, folder, ports, text + _SETTINGS, self._engine)
 
     async def kill(self) -> None:
         """Kill the server, so that requests in progress break off."""
@@ -234,19 +234,19 @@ class Behind:
         }
 
 
-class Front:
+class SoakGateway:
     """The gateway under test, and its configuration."""
 
     def __init__(
-        self, engine: str, workers: int, trust: Trust, behind: tuple[Behind, Behind]
+        self, engine: str, workers: int, trust: Trust, servers: tuple[SoakServer, SoakServer]
     ) -> None:
         self.engine: Final = engine
         self._workers: Final = workers
         self._trust: Final = trust
-        self._left, self._right = behind
+        self._left, self._right = servers
         self._listeners = ""
         self._number = 0
-        # Connections are never accepted, so nothing is read or answered.
+        # Connections are never accepted, so nothing is read and nothing is sent.
         self._silent: Final = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.gateway: Infergate
         self.frames: str
@@ -262,15 +262,15 @@ class Front:
 
     def _launch(self, folder: Path) -> Launch:
         ports = free_ports(5)
-        self._listeners = _FRONT.format(
+        self._listeners = _GATEWAY_CONFIG.format(
             *ports,
             own=self._trust.own,
             workers=self._workers,
             digest=digest_of(KEY).hex(),
         )
-        return _launched("the gateway", folder, ports, self.text(), self.engine)
+        return _launched("the gateway", folder, ports, self.next_config(), self.engine)
 
-    def text(self) -> str:
+    def next_config(self) -> str:
         """Return a changed configuration. Some backends have a different timeout. Sometimes the
         limits differ as well, so that all backends are replaced.
         """
@@ -282,8 +282,9 @@ class Front:
             tls=self._trust.upstream,
             timeout=60 + self._number % 3,
         )
-        habits = _HABITS.replace("limits: {", f"limits: {{tensors: {100 + self._number % 8 // 4}, ")
-        return f"{self._listeners}{rest}{habits}# {self._number}\n"
+        limit = f"limits: {{tensors: {100 + self._number % 8 // 4}, "
+        settings = _SETTINGS.replace("limits: {", limit)
+        return f"{self._listeners}{rest}{settings}# {self._number}\n"
 
     @property
     def file(self) -> Path:
@@ -298,9 +299,9 @@ class Front:
 
     def write(self, text: str) -> None:
         """Replace the configuration file atomically."""
-        beside = self.file.with_suffix(".new")
-        beside.write_text(f"engine: {self.engine}\n{text}")
-        beside.replace(self.file)
+        temporary = self.file.with_suffix(".new")
+        temporary.write_text(f"engine: {self.engine}\n{text}")
+        temporary.replace(self.file)
 
     def listeners(self) -> Mapping[str, Listener]:
         """Return the listeners that clients use."""

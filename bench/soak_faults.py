@@ -50,12 +50,12 @@ def call_headers(stream: int, method: str, key: str, *, zipped: bool = False) ->
     return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
 
 
-def _rpc(method: str, said: bytes, key: str) -> bytes:
+def _rpc(method: str, data: bytes, key: str) -> bytes:
     return (
         frames.PREFACE
         + frames.settings([])
         + call_headers(1, method, key)
-        + frames.frame(frames.DATA, 0, 1, said)
+        + frames.frame(frames.DATA, 0, 1, data)
     )
 
 
@@ -86,7 +86,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[str], bytes]]] = {
 to a TLS listener."""
 
 
-async def break_off(target: Target, said: bytes) -> None:
+async def break_off(target: Target, data: bytes) -> None:
     """Send the bytes, possibly wait briefly for a response, and leave: with a FIN, with a RST, or
     without closing the connection for a while, like a machine that lost its power."""
     host, _, port = target.address.rpartition(":")
@@ -95,7 +95,7 @@ async def break_off(target: Target, said: bytes) -> None:
     except OSError:
         return
     try:
-        writer.write(said)
+        writer.write(data)
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(random.choice((0, 0, 0.05, 0.05, 3, _AWAY))):
                 await reader.read(10_000)
@@ -116,8 +116,8 @@ class Proxy:
     def __init__(self) -> None:
         self.target = ""
         # The port stays reserved while nothing listens on it, so that connections are refused.
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.port: int = found.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port: int = probe.getsockname()[1]
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", self.port))
@@ -169,11 +169,11 @@ class Proxy:
         pair = {writer}
         self._open.add(writer)
         try:
-            there = await asyncio.open_connection(host, int(port))
-            pair.add(there[1])
-            self._open.add(there[1])
+            target = await asyncio.open_connection(host, int(port))
+            pair.add(target[1])
+            self._open.add(target[1])
             self._clients.add(writer)
-            await asyncio.gather(self._pass(reader, there[1]), self._pass(there[0], writer))
+            await asyncio.gather(self._pass(reader, target[1]), self._pass(target[0], writer))
         except OSError:  # the target has ended
             writer.transport.abort()
         finally:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from .soak_deployment import Behind, Front
+from .soak_deployment import SoakGateway, SoakServer
 from .soak_verdict import Counts, Outage, Outages, figure
 
 _RECOVERY: Final = 100.0
@@ -29,7 +29,12 @@ class Disturbances:
     """Outages of the servers ``left`` and ``right``. Only ``right`` is ever stopped."""
 
     def __init__(
-        self, front: Front, left: Behind, right: Behind, outages: Outages, counts: Counts
+        self,
+        front: SoakGateway,
+        left: SoakServer,
+        right: SoakServer,
+        outages: Outages,
+        counts: Counts,
     ) -> None:
         self._front: Final = front
         self._left: Final = left
@@ -39,31 +44,31 @@ class Disturbances:
 
     async def run(self, until: float, pause: float) -> None:
         """Cause all kinds of outages in order, about ``pause`` seconds apart."""
-        kinds: tuple[tuple[str, Callable[[Behind], Awaitable[None]]], ...] = (
-            ("killed", self._killed),
+        kinds: tuple[tuple[str, Callable[[SoakServer], Awaitable[None]]], ...] = (
+            ("killed", self._kill),
             ("connections cut", _cut),
-            ("hanging", _hanging),
-            ("garbled", _garbled),
-            ("ended and started", self._ended),
-            ("refusing", _refusing),
+            ("hanging", _hang),
+            ("garbled", _garble),
+            ("ended and started", self._restart),
+            ("refusing", _refuse),
         )
         for name, make in itertools.cycle(kinds):
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
             if time.monotonic() > until:
                 return
             server = self._right
-            if make in (_cut, _hanging, _garbled, _refusing):
+            if make in (_cut, _hang, _garble, _refuse):
                 server = random.choice((self._left, self._right))
             await self._outage(f"{server.name} {name}", make(server))
 
-    async def _outage(self, name: str, made: Awaitable[None]) -> None:
+    async def _outage(self, name: str, action: Awaitable[None]) -> None:
         self._counts.faults[name] += 1
         loop = asyncio.get_running_loop()
         outage = Outage(name, loop.time())
         self._outages.all.append(outage)
-        await made
+        await action
         if not await asyncio.to_thread(_happens_in_time, self._is_recovered):
-            self._counts.unexplained[f"{name}: the gateway did not use it again"] += 1
+            self._counts.unexplained[f"{name}: the gateway did not use the server again"] += 1
         await asyncio.to_thread(self._front.gateway.metrics)
         outage.ended = loop.time()
 
@@ -76,36 +81,36 @@ class Disturbances:
         away = [name for name, _, count in addresses if float(count) and "available" not in name]
         return bool(addresses) and not away
 
-    async def _killed(self, server: Behind) -> None:
+    async def _kill(self, server: SoakServer) -> None:
         await server.kill()
         await server.start()
 
-    async def _ended(self, server: Behind) -> None:
+    async def _restart(self, server: SoakServer) -> None:
         await server.end()
         await server.start()
 
 
-def _happens_in_time(met: Callable[[], bool]) -> bool:
-    """Poll ``met``, and return whether it returns true within ``_RECOVERY`` seconds."""
+def _happens_in_time(condition: Callable[[], bool]) -> bool:
+    """Poll ``condition``, and return whether it returns true within ``_RECOVERY`` seconds."""
     deadline = time.monotonic() + _RECOVERY
     while time.monotonic() < deadline:
-        if met():
+        if condition():
             return True
         time.sleep(_POLL)
     return False
 
 
-async def _cut(server: Behind) -> None:
+async def _cut(server: SoakServer) -> None:
     for each in server.proxies.values():
         each.cut()
 
 
-async def _garbled(server: Behind) -> None:
+async def _garble(server: SoakServer) -> None:
     for each in server.proxies.values():
         each.garble()
 
 
-async def _hanging(server: Behind) -> None:
+async def _hang(server: SoakServer) -> None:
     for each in server.proxies.values():
         each.hang()
     await asyncio.sleep(random.uniform(0.5, 3))
@@ -113,7 +118,7 @@ async def _hanging(server: Behind) -> None:
         each.flow()
 
 
-async def _refusing(server: Behind) -> None:
+async def _refuse(server: SoakServer) -> None:
     for each in server.proxies.values():
         each.shut()
     await asyncio.sleep(random.uniform(0.5, 3))
@@ -124,7 +129,7 @@ async def _refusing(server: Behind) -> None:
 class Reloads:
     """Reloads the configuration of ``front`` by every method."""
 
-    def __init__(self, front: Front, counts: Counts) -> None:
+    def __init__(self, front: SoakGateway, counts: Counts) -> None:
         self._front: Final = front
         self._counts: Final = counts
 
@@ -143,15 +148,15 @@ class Reloads:
             if await asyncio.to_thread(make):
                 self._counts.good[f"reload {name}"] += 1
             else:
-                self._counts.unexplained[f"reload {name}: it had no effect"] += 1
+                self._counts.unexplained[f"reload {name}: the reload had no effect"] += 1
 
     def _by_post(self) -> bool:
-        self._front.write(self._front.text())
+        self._front.write(self._front.next_config())
         return self._post() == http.client.OK
 
     def _of_changed_file(self) -> bool:
         before = self._reloads()
-        self._front.write(self._front.text())
+        self._front.write(self._front.next_config())
         return _happens_in_time(lambda: self._reloads() > before)
 
     def _by_sighup(self) -> bool:
@@ -166,16 +171,16 @@ class Reloads:
     def _with_mistake(self) -> bool:
         good = self._front.file.read_text()
         self._front.file.write_text(good.replace("idempotent: true", "idempotent: perhaps"))
-        refused = self._post() == http.client.INTERNAL_SERVER_ERROR
-        self._front.write(self._front.text())
-        return refused and self._post() == http.client.OK
+        is_rejected = self._post() == http.client.INTERNAL_SERVER_ERROR
+        self._front.write(self._front.next_config())
+        return is_rejected and self._post() == http.client.OK
 
     def _post(self) -> int:
         connection = http.client.HTTPConnection(self._front.gateway.admin, timeout=_RECOVERY)
         try:
             connection.request("POST", "/reload")
-            answer = connection.getresponse()
-            answer.read()
-            return answer.status
+            response = connection.getresponse()
+            response.read()
+            return response.status
         finally:
             connection.close()

@@ -117,8 +117,8 @@ class Traffic:
                 )()
             else:
                 await random.choices(
-                    (self._one, self._stream, self._repeated, self._legacy_stream, self._sequence,
-                     self._metadata, self._bypass),
+                    (self._inference, self._stream, self._responses, self._legacy_stream,
+                     self._sequence, self._metadata, self._bypass),
                     (70, 4, 4, 4, 5, 5, 8),
                 )[0]()  # fmt: skip
 
@@ -128,22 +128,22 @@ class Traffic:
         memory.
         """
         for model in _MODELS:
-            for speaker in CLIENT_KINDS:
-                await self._infer(speaker, model, 16)
-        for speaker in CLIENT_KINDS:
+            for kind in CLIENT_KINDS:
+                await self._infer(kind, model, 16)
+        for kind in CLIENT_KINDS:
             models = itertools.islice(itertools.cycle(_MODELS), concurrency)
-            await asyncio.gather(*(self._infer(speaker, each, _SIZES[-1]) for each in models))
-        for speaker in _SHARED:
-            await self._infer_directly(speaker, _SIZES[-1])
+            await asyncio.gather(*(self._infer(kind, each, _SIZES[-1]) for each in models))
+        for kind in _SHARED:
+            await self._infer_directly(kind, _SIZES[-1])
         for _ in range(10):
-            for each in (self._stream, self._repeated, self._legacy_stream, self._sequence,
+            for each in (self._stream, self._responses, self._legacy_stream, self._sequence,
                          self._metadata, self._bypass):  # fmt: skip
                 await each()
 
     async def make_every_attack(self) -> None:
         """Make each attack once, because the process also keeps the memory of attacks."""
         for name in ATTACKS:
-            await self._attacked(name)
+            await self._make_attack(name)
 
     async def close(self) -> None:
         """Close all clients."""
@@ -160,7 +160,7 @@ class Traffic:
                 await exchange
         except Exception as error:  # noqa: BLE001 - every failure is recorded
             description = f"{name}: {_description(error)}"
-            may_fail = model.partition(".")[0] in ONCE and not _is_ours(error)
+            may_fail = model.partition(".")[0] in ONCE and not _is_gateway_fault(error)
             if may_fail and self._outages.explain(began, asyncio.get_running_loop().time()):
                 self.counts.explained[description] += 1
             else:
@@ -170,42 +170,40 @@ class Traffic:
 
     # ---- valid clients
 
-    async def _one(self) -> None:
+    async def _inference(self) -> None:
         size = random.choices(_SIZES, _LIKELY)[0]
         await self._infer(random.choice(CLIENT_KINDS), random.choice(_MODELS), size)
 
     async def _bypass(self) -> None:
         await self._infer_directly(random.choice(_SHARED), random.choice(_SIZES))
 
-    async def _infer_directly(self, speaker: ClientKind, size: int) -> None:
+    async def _infer_directly(self, kind: ClientKind, size: int) -> None:
         """Send a request directly to a server. Its listeners use TLS where those of the gateway do
         not."""
-        client = self._client(speaker, "identity", self._left)
+        client = self._client(kind, "identity", self._left)
         exchange = _expect_identity(client, "identity", size)
-        await self._record(f"{speaker.name} → a server", "identity", exchange)
+        await self._record(f"{kind.name} → a server", "identity", exchange)
 
-    async def _infer(self, speaker: ClientKind, model: str, size: int) -> None:
-        if speaker.is_framed:
+    async def _infer(self, kind: ClientKind, model: str, size: int) -> None:
+        if kind.is_framed:
             model = "identity"  # the listener serves only this model
-        client = self._client(speaker, model)
-        await self._record(
-            f"{speaker.name} → {model}", model, _expect_identity(client, model, size)
-        )
+        client = self._client(kind, model)
+        await self._record(f"{kind.name} → {model}", model, _expect_identity(client, model, size))
 
     async def _metadata(self) -> None:
-        speaker = random.choice(_SEQUENTIAL)
+        kind = random.choice(_SEQUENTIAL)
         model = random.choice(_MODELS)
 
         async def exchange() -> None:
-            response = await _perform(self._client(speaker, model), ModelMetadataRequest(model))
+            response = await _perform(self._client(kind, model), ModelMetadataRequest(model))
             assert isinstance(response, ModelMetadata)
             assert [each.name for each in response.inputs] == ["INPUT0"], response
 
-        await self._record(f"{speaker.name}, metadata", model, exchange())
+        await self._record(f"{kind.name}, metadata", model, exchange())
 
     async def _sequence(self) -> None:
-        speaker, model = random.choice(_SEQUENTIAL), random.choice(_SUMS)
-        client = self._client(speaker, model)
+        kind, model = random.choice(_SEQUENTIAL), random.choice(_SUMS)
+        client = self._client(kind, model)
         identity = random.getrandbits(32) + 1
 
         async def exchange() -> None:
@@ -217,14 +215,14 @@ class Traffic:
                 )
                 response = await _perform(client, request)
                 assert isinstance(response, InferResponse)
-                assert response.outputs[0].numpy()[0] == number * (number + 1) // 2, "another sum"
+                assert response.outputs[0].numpy()[0] == number * (number + 1) // 2, "wrong sum"
 
-        await self._record(f"{speaker.name}, sequence → {model}", model, exchange())
+        await self._record(f"{kind.name}, sequence → {model}", model, exchange())
 
-    async def _repeated(self) -> None:
+    async def _responses(self) -> None:
         """Send one request that gets many responses."""
-        speaker, model = random.choice(_STREAMING), random.choice(_REPEATS)
-        client = self._client(speaker, model)
+        kind, model = random.choice(_STREAMING), random.choice(_REPEATS)
+        client = self._client(kind, model)
         values = np.arange(_STREAMED, dtype=np.int32)
         inputs = (
             tensor_from_array("IN", Datatype.INT32, values),
@@ -233,12 +231,12 @@ class Traffic:
 
         async def exchange() -> None:
             request, found = InferRequest(model, inputs=inputs), []
-            async with aclosing(client.stream(request, _call(client))) as answers:
-                async for each in answers:
+            async with aclosing(client.stream(request, _call(client))) as responses:
+                async for each in responses:
                     found += [int(t.numpy().flat[0]) for t in each.outputs if t.name == "OUT"]
-            assert found == values.tolist(), f"{len(found)} answers of {_STREAMED}"
+            assert found == values.tolist(), f"{len(found)} responses of {_STREAMED}"
 
-        await self._record(f"{speaker.name}, many answers → {model}", model, exchange())
+        await self._record(f"{kind.name}, many responses → {model}", model, exchange())
 
     async def _stream(self) -> None:
         """Send many requests on a stream of V2 gRPC. The stream is sometimes cancelled."""
@@ -255,8 +253,8 @@ class Traffic:
             self.counts.faults["a cancelled stream"] += 1
             return
 
-        def error_in(answer: bytes) -> str:
-            return str(pb.ModelStreamInferResponse.FromString(answer).error_message)
+        def error_in(response: bytes) -> str:
+            return str(pb.ModelStreamInferResponse.FromString(response).error_message)
 
         exchange = self._check_stream(STREAM, request.SerializeToString(), error_in)
         await self._record(f"V2 gRPC, stream → {model}", model, exchange)
@@ -264,12 +262,12 @@ class Traffic:
     async def _legacy_stream(self) -> None:
         """Send many requests on a stream of the legacy API."""
         model = random.choice(_MODELS)
-        speaker = next(each for each in CLIENT_KINDS if each.protocol == "trtis-grpc")
+        kind = next(each for each in CLIENT_KINDS if each.protocol == "trtis-grpc")
         codec = plugins()["trtis-grpc"].create({})
-        wire = codec.build_request(_identity(model, 16), speaker.profile, described(model))
+        wire = codec.build_request(_identity(model, 16), kind.profile, described(model))
 
-        def error_in(answer: bytes) -> str:
-            return str(LegacyResponse.FromString(answer).request_status.msg)
+        def error_in(response: bytes) -> str:
+            return str(LegacyResponse.FromString(response).request_status.msg)
 
         exchange = self._check_stream(STREAM_INFER, bytes(join_parts(wire.message)), error_in)
         await self._record(f"legacy TRT, stream → {model}", model, exchange)
@@ -286,20 +284,20 @@ class Traffic:
     async def _check_stream(
         self, method: str, message: bytes, error_in: Callable[[bytes], str]
     ) -> None:
-        got = 0
-        async for answer in self._streaming(method, message):
-            if problem := error_in(answer):
+        received = 0
+        async for response in self._streaming(method, message):
+            if problem := error_in(response):
                 raise GatewayError(Kind.BACKEND_ERROR, problem)
-            got += 1
-        assert got == _STREAMED, f"{got} answers of {_STREAMED}"
+            received += 1
+        assert received == _STREAMED, f"{received} responses of {_STREAMED}"
 
     # ---- mistaken and broken clients
 
     async def _break_off(self) -> None:
         name = random.choice(list(FAULTS))
         self.counts.faults[name] += 1
-        listener, what = FAULTS[name]
-        self._start(break_off(self._target(listener), what(KEY)))
+        listener, data = FAULTS[name]
+        self._start(break_off(self._target(listener), data(KEY)))
 
     def _start(self, exchange: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(exchange)
@@ -311,22 +309,22 @@ class Traffic:
         their memory for a while."""
         is_late = time.monotonic() > self._until - _CALM
         names = [name for name, each in ATTACKS.items() if not (is_late and each.is_large)]
-        self._start(self._attacked(random.choice(names)))
+        self._start(self._make_attack(random.choice(names)))
 
-    async def _attacked(self, name: str) -> None:
+    async def _make_attack(self, name: str) -> None:
         self.counts.faults[name] += 1
         attack = ATTACKS[name]
         loop = asyncio.get_running_loop()
         began = loop.time()
         listener = self._front[attack.listener]
         target = listener.target("h2" if attack.listener == "grpc" else "http/1.1")
-        wrong = (await attack.outcomes(target) or {"nothing"}) - attack.right
+        wrong = (await attack.outcomes(target) or {"nothing"}) - attack.expected
         if self._engine == "compat":
             wrong -= attack.library
         if not wrong:
             return
-        met = attack.behind and self._outages.explain(began, loop.time())
-        counts = self.counts.explained if met else self.counts.unexplained
+        is_explained = attack.reaches_server and self._outages.explain(began, loop.time())
+        counts = self.counts.explained if is_explained else self.counts.unexplained
         counts[f"{name}: {', '.join(sorted(wrong))}"] += 1
 
     def _target(self, listener: str) -> Target:
@@ -340,36 +338,36 @@ class Traffic:
     async def _invalid(self) -> None:
         """Send a request with a wrong key, an unknown model or a missing input. Each must get an
         error."""
-        speaker = random.choice(_UNBOUND)
-        whole = _identity("simple", 1)
+        kind = random.choice(_UNBOUND)
+        incomplete = _identity("simple", 1)
         name, request, headers = random.choice(
             (
                 ("a wrong key", _identity("identity", 1), {"authorization": "Bearer wrong"}),
                 ("an unknown model", _identity("nobody", 1), _CREDENTIALS),
-                ("too few inputs", whole, _CREDENTIALS),
+                ("too few inputs", incomplete, _CREDENTIALS),
             )
         )
         self.counts.faults[name] += 1
 
         async def exchange() -> None:
-            client = self._client(speaker, request.model)
+            client = self._client(kind, request.model)
             try:
                 await _perform(client, request, headers)
             except GatewayError as error:
-                if error.kind in _EXPECTED_KINDS and not _is_ours(error):
+                if error.kind in _EXPECTED_KINDS and not _is_gateway_fault(error):
                     return
                 raise
-            raise AssertionError("it was not refused")
+            raise AssertionError("the request was not rejected")
 
-        await self._record(f"{speaker.name}, {name}", request.model, exchange())
+        await self._record(f"{kind.name}, {name}", request.model, exchange())
 
     async def _cancel(self) -> None:
         """Cancel a request in progress, or send it with a deadline that is too short."""
-        speaker, model = random.choice(CLIENT_KINDS), random.choice(_MODELS)
-        if speaker.is_framed:
+        kind, model = random.choice(CLIENT_KINDS), random.choice(_MODELS)
+        if kind.is_framed:
             model = "identity"
         self.counts.faults["a cancelled request"] += 1
-        client = self._client(speaker, model)
+        client = self._client(kind, model)
         seconds = random.choice((0.0, 0.001, 0.005))
 
         async def exchange() -> None:
@@ -383,42 +381,42 @@ class Traffic:
                 if error.kind not in _LATE:
                     raise
 
-        await self._record(f"{speaker.name}, cancelled", model, exchange())
+        await self._record(f"{kind.name}, cancelled", model, exchange())
 
     # ---- sending requests
 
     def _client(
-        self, speaker: ClientKind, model: str, plain: Mapping[str, Listener] | None = None
+        self, kind: ClientKind, model: str, plain: Mapping[str, Listener] | None = None
     ) -> RemoteBackend[Any, Any]:
-        path = "" if speaker.is_framed else model_path(speaker.protocol, model)
-        listener = (plain or self._front)[_listener_of(speaker)]
-        key = speaker.name, path, listener.address
+        path = "" if kind.is_framed else model_path(kind.protocol, model)
+        listener = (plain or self._front)[_listener_of(kind)]
+        key = kind.name, path, listener.address
         if key not in self._clients:
-            self._clients[key] = _build_client(speaker, listener, path)
+            self._clients[key] = _build_client(kind, listener, path)
         return self._clients[key]
 
 
-def _listener_of(speaker: ClientKind) -> str:
-    """Return the name of the listener to which clients of ``speaker`` connect."""
-    if speaker.is_framed:
+def _listener_of(kind: ClientKind) -> str:
+    """Return the name of the listener to which clients of ``kind`` connect."""
+    if kind.is_framed:
         return "frames"
-    if speaker.protocol in WITHOUT_METADATA:
-        return f"additional.{speaker.protocol}"
-    return plugins()[speaker.protocol].transport_kind.value
+    if kind.protocol in WITHOUT_METADATA:
+        return f"additional.{kind.protocol}"
+    return plugins()[kind.protocol].transport_kind.value
 
 
-def _build_client(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[Any, Any]:
+def _build_client(kind: ClientKind, listener: Listener, path: str) -> RemoteBackend[Any, Any]:
     host, _, port = listener.address.rpartition(":")
-    plugin = plugins()[speaker.protocol]
-    endpoint = Endpoint(host, int(port), listener.tls is not None, path, framed=speaker.is_framed)
+    plugin = plugins()[kind.protocol]
+    endpoint = Endpoint(host, int(port), listener.tls is not None, path, framed=kind.is_framed)
     server = BackendSettings(
-        speaker.name,
+        kind.name,
         (endpoint,),
         timeout=PATIENCE,
-        profile=speaker.profile,
+        profile=kind.profile,
         forward_headers=tuple(_CREDENTIALS),
     )
-    codec = speaker.codec or plugin.create({})
+    codec = kind.codec or plugin.create({})
     if plugin.transport_kind is TransportKind.HTTP:
         http = HttpOrFrameUpstream(_LIMITS, tls=listener.tls)
         return RemoteBackend(server, codec, http, HTTP_MESSAGES, _LIMITS)
@@ -454,11 +452,11 @@ def _identity(model: str, size: int) -> InferRequest:
 async def _expect_identity(client: RemoteBackend[Any, Any], model: str, size: int) -> None:
     response = await _perform(client, _identity(model, size))
     assert isinstance(response, InferResponse)
-    wanted = _numbers(size).tobytes()
-    assert [bytes(each.data) for each in response.outputs] == [wanted], "another answer"
+    expected = _numbers(size).tobytes()
+    assert [bytes(each.data) for each in response.outputs] == [expected], "an unexpected response"
 
 
-def _is_ours(error: Exception) -> bool:
+def _is_gateway_fault(error: Exception) -> bool:
     """Return whether the connection to the gateway itself failed, or a response was wrong."""
     if isinstance(error, GatewayError):
         return any(f"backend '{each.name}': " in error.public for each in CLIENT_KINDS)

@@ -30,14 +30,14 @@ GATEWAY = "route, gateway"
 REQUEST_OUT = "write request"
 BACKENDS = "backends' transport"
 HTTP2 = "HTTP/2, both sides"
-ANSWER_IN = "read response"
-ANSWER_OUT = "write response"
+RESPONSE_IN = "read response"
+RESPONSE_OUT = "write response"
 HELPERS = "helper processes"
 OBSERVE = "log, metrics"
 LOOP = "loop, sockets, libraries"
 OTHERS = "other threads"
 STAGES = (
-    CLIENTS, REQUEST_IN, GATEWAY, REQUEST_OUT, BACKENDS, HTTP2, ANSWER_IN, ANSWER_OUT, HELPERS,
+    CLIENTS, REQUEST_IN, GATEWAY, REQUEST_OUT, BACKENDS, HTTP2, RESPONSE_IN, RESPONSE_OUT, HELPERS,
     OBSERVE, LOOP, OTHERS,
 )  # fmt: skip
 _MODULES = {
@@ -78,8 +78,9 @@ _CONTRACT = {
     "summarize": REQUEST_IN, "request_text_bytes": REQUEST_IN, "parse_request": REQUEST_IN,
     "complete": REQUEST_IN, "validate": REQUEST_IN, "sequence_of": REQUEST_IN,
     "build_request": REQUEST_OUT, "rewrite_request": REQUEST_OUT,
-    "parse_response": ANSWER_IN, "rewrite_response": ANSWER_IN,
-    "response_text_bytes": ANSWER_OUT, "build_response": ANSWER_OUT, "build_error": ANSWER_OUT,
+    "parse_response": RESPONSE_IN, "rewrite_response": RESPONSE_IN,
+    "response_text_bytes": RESPONSE_OUT, "build_response": RESPONSE_OUT,
+    "build_error": RESPONSE_OUT,
 }  # fmt: skip
 """Stages of the functions of a codec."""
 _FRAME = re.compile(r"(?P<function>.+) \(.*/infergate/(?P<module>[^:]+)\.py:\d+\)")
@@ -93,13 +94,14 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
     pace = Pace()
     trial = load.run(contender, 50, pace, folder)
     count = max(50, int(trial.per_second * seconds))
-    before = _spent(contender.proxy)
+    before = _cpu_times(contender.proxy)
     load.run(contender, count, pace, folder)
     in_all, in_gateway, in_thread = (
-        (late - early) / count for late, early in zip(_spent(contender.proxy), before, strict=True)
+        (late - early) / count
+        for late, early in zip(_cpu_times(contender.proxy), before, strict=True)
     )
-    with ThreadPoolExecutor(1) as other:
-        sampling = other.submit(_sampled, contender.proxy, seconds, folder)
+    with ThreadPoolExecutor(1) as pool:
+        sampling = pool.submit(_sample, contender.proxy, seconds, folder)
         while not sampling.done():
             load.run(contender, count, pace, folder)
         samples = folded(sampling.result())
@@ -110,13 +112,13 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
     return Account("", contender.variant, {**stages, OTHERS: max(0.0, in_gateway - in_thread)})
 
 
-def _spent(pid: int) -> tuple[float, float, float]:
+def _cpu_times(pid: int) -> tuple[float, float, float]:
     """Return the microseconds of CPU of the session ``pid``, of its first process, and of the main
     thread of that process."""
     return proc.cpu(pid), proc.process_cpu(pid), proc.main_thread_cpu(pid)
 
 
-def _sampled(pid: int, seconds: float, folder: Path) -> Sequence[str]:
+def _sample(pid: int, seconds: float, folder: Path) -> Sequence[str]:
     """Return collapsed stacks, ``frame;frame;frame count``, of the process."""
     path = folder / "stacks"
     tool = install("py-spy", (PY_SPY,)).folder / "venv" / "bin" / "py-spy"

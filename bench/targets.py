@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from . import comparisons as of
+from . import comparisons as names
 from .results import (
     Bench,
-    Figure,
+    Metric,
     Result,
     Runs,
     Spread,
@@ -81,22 +81,22 @@ class _Target:
             return
         others = {runs.name: runs for runs in result.others}
         peer = others.get(self.peer) if self.peer else result.others[0]
-        floor = others.get(of.RELAY)
+        floor = others.get(names.RELAY)
         found = {
             variant: each
             for variant, ours in result.ours.items()
             if peer and (each := self.found(ours, peer)) is not None
         }
-        relayed = self.found(floor, peer) if floor and peer else None
-        yield Row(self.work or self.comparison, self.beside, self.bound, found, relayed)
+        floor_spread = self.found(floor, peer) if floor and peer else None
+        yield Row(self.work or self.comparison, self.beside, self.bound, found, floor_spread)
 
 
 def _faster(ours: Runs, peer: Runs) -> Spread | None:
     return ratio(ours, peer, speed)
 
 
-def _later(figure: Figure) -> Callable[[Runs, Runs], Spread]:
-    return lambda ours, peer: difference(ours, peer, figure)
+def _added(metric: Metric) -> Callable[[Runs, Runs], Spread]:
+    return lambda ours, peer: difference(ours, peer, metric)
 
 
 def _maximum(must: float, aim: float, unit: str = "") -> Bound:
@@ -110,23 +110,24 @@ _ENVOY_GRPC = "Envoy, V2 gRPC: requests/s"
 _REST_PROXY_CPU = "rest-proxy: CPU per request"
 _V2_JSON = "the same tensor in V2 JSON: requests/s"
 _V2_GRPC_CPU = "the same tensor in V2 gRPC: CPU per request"
+_H2LOAD_CPU = "the same load from h2load: CPU per request"
 _ECHO = "the echo server without a gateway"
 _TARGETS = (
-    _Target(of.GRPC_TINY, _ENVOY_GRPC_CPU, _maximum(0.8, 0.6), cpu_ratio),
-    _Target(of.JSON_TINY, _ENVOY_HTTP_CPU, _maximum(1.2, 1), cpu_ratio),
-    _Target(of.JSON_TINY, _REST_PROXY_CPU, _maximum(1.1, 0.9), cpu_ratio, peer=of.REST_PROXY),
-    _Target(of.GRPC_IMAGE, _ENVOY_GRPC_CPU, _maximum(1.05, 0.95), cpu_ratio),
-    _Target(of.GRPC_IMAGE, _ENVOY_GRPC, Bound(1, 1.1), _faster),
-    _Target(of.BINARY_IMAGE, _TRITON, Bound(0.75, 0.9), _faster),
-    _Target(of.JSON_IMAGE, _TRITON, Bound(3.5, 4.2), _faster),
-    _Target(of.GRAPHPIPE_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), _faster),
-    _Target(of.LEGACY_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), _faster),
-    _Target(of.ROWS_IMAGE, _V2_JSON, Bound(0.8, 1), _faster),
-    _Target(of.PREDICT_IMAGE, _V2_GRPC_CPU, _maximum(1.2, 1), cpu_ratio),
+    _Target(names.GRPC_TINY, _ENVOY_GRPC_CPU, _maximum(0.8, 0.6), cpu_ratio),
+    _Target(names.JSON_TINY, _ENVOY_HTTP_CPU, _maximum(1.2, 1), cpu_ratio),
+    _Target(names.JSON_TINY, _REST_PROXY_CPU, _maximum(1.1, 0.9), cpu_ratio, peer=names.REST_PROXY),
+    _Target(names.GRPC_IMAGE, _ENVOY_GRPC_CPU, _maximum(1.05, 0.95), cpu_ratio),
+    _Target(names.GRPC_IMAGE, _ENVOY_GRPC, Bound(1, 1.1), _faster),
+    _Target(names.BINARY_IMAGE, _TRITON, Bound(0.75, 0.9), _faster),
+    _Target(names.JSON_IMAGE, _TRITON, Bound(3.5, 4.2), _faster),
+    _Target(names.GRAPHPIPE_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), _faster),
+    _Target(names.LEGACY_IMAGE, _ENVOY_GRPC, Bound(0.6, 0.9), _faster),
+    _Target(names.ROWS_IMAGE, _V2_JSON, Bound(0.8, 1), _faster),
+    _Target(names.PREDICT_IMAGE, _V2_GRPC_CPU, _maximum(1.2, 1), cpu_ratio),
     *(
-        _Target(name, _ECHO, bound, _later(figure), work=f"added at {name}, {label}")
-        for name in (of.JSON_LATENCY, of.GRPC_LATENCY)
-        for label, figure, bound in (
+        _Target(name, _ECHO, bound, _added(metric), work=f"added at {name}, {label}")
+        for name in (names.JSON_LATENCY, names.GRPC_LATENCY)
+        for label, metric, bound in (
             ("p50", p50, _maximum(0.5, 0.25, "ms")), ("p99", p99, _maximum(2, 1, "ms")),
         )
     ),
@@ -137,7 +138,7 @@ def of_latency(bench: Bench) -> str:
     """Return the latency that Envoy adds in the same rounds, which is the cost of a hop on the
     machine."""
     parts = []
-    for name, what in ((of.JSON_LATENCY, "JSON"), (of.GRPC_LATENCY, "gRPC")):
+    for name, what in ((names.JSON_LATENCY, "JSON"), (names.GRPC_LATENCY, "gRPC")):
         result = bench.result(name)
         if result is not None and len(result.others) > 1:
             direct, envoy = result.others
@@ -164,7 +165,7 @@ def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
         result.name: ratios(again, result.others[0])
         for result in bench.results
         for again in result.others
-        if again.name == of.AGAIN
+        if again.name == names.AGAIN
     }
 
 
@@ -184,33 +185,31 @@ def _memory(bench: Bench) -> Iterator[Row]:
 
 
 def _real_clients(bench: Bench) -> Iterator[Row]:
-    first = bench.result(of.BY_H2LOAD)
-    for name in (of.BY_GRPCIO, of.BY_GRPC_GO) if first else ():
+    first = bench.result(names.BY_H2LOAD)
+    for name in (names.BY_GRPCIO, names.BY_GRPC_GO) if first else ():
         last = bench.result(name)
         found = _grown(first, last, 1) if first and last else {}
         floors = [each for each in map(_floor, (last, first)) if each is not None]
         floor = ratio(floors[0], floors[1], proxy_cpu) if len(floors) == 2 else None
-        yield Row(
-            name, "the same load from h2load: CPU per request", _maximum(1.1, 1.1), found, floor
-        )
+        yield Row(name, _H2LOAD_CPU, _maximum(1.1, 1.1), found, floor)
 
 
 def _floor(result: Result | None) -> Runs | None:
     others = () if result is None else result.others
-    return next((runs for runs in others if runs.name == of.RELAY), None)
+    return next((runs for runs in others if runs.name == names.RELAY), None)
 
 
 def _workers(bench: Bench) -> Iterator[Row]:
-    for each in (curve := bench.curve(of.WORKERS))[1:]:
+    for each in (curve := bench.curve(names.WORKERS))[1:]:
         found = _grown(curve[0], each, 1)
         beside = f"CPU per request with {curve[0].at}"
-        yield Row(f"{of.WORKERS}: with {each.at}", beside, _maximum(1.1, 1.05), found)
+        yield Row(f"{names.WORKERS}: with {each.at}", beside, _maximum(1.1, 1.05), found)
 
 
 def _linear(bench: Bench) -> Iterator[Row]:
     """Return the CPU per byte of the largest tensor, divided by the CPU per byte of the smallest
     tensor of at least a MiB."""
-    for name in (of.BINARY_SIZES, of.GRPC_SIZES):
+    for name in (names.BINARY_SIZES, names.GRPC_SIZES):
         curve = [result for result in bench.curve(name) if result.at >= _MIB]
         if len(curve) > 1:
             first, last = curve[0], curve[-1]
@@ -220,7 +219,7 @@ def _linear(bench: Bench) -> Iterator[Row]:
 
 
 def _flat(bench: Bench) -> Iterator[Row]:
-    for name in (of.JSON_ROUTES, of.GRPC_ROUTES):
+    for name in (names.JSON_ROUTES, names.GRPC_ROUTES):
         curve = bench.curve(name)
         if len(curve) > 1:
             first, last = curve[0], curve[-1]

@@ -109,7 +109,7 @@ def _installed(name: str, recipe: _Recipe) -> Variant:
             raise RuntimeError(f"{python} is too old")
         if python.resolve() == _DEFAULT_PYTHON.resolve():
             raise RuntimeError(f"{python} is the default interpreter")
-        if not _can(python, "import venv, ensurepip"):
+        if not _succeeds(python, "import venv, ensurepip"):
             raise RuntimeError(
                 f"{python} cannot create environments: sudo apt install python3-venv"
             )
@@ -122,23 +122,23 @@ def _installed(name: str, recipe: _Recipe) -> Variant:
     return Variant(name, recipe.engine, peer.python)
 
 
-_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "tests", "docs")
+_NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "tests", "docs")
 
 
 def _install_package(python: Path, *, is_compiled: bool) -> None:
     """Install the package from a copy of its sources, because a build leaves files behind."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "infergate"
-        shutil.copytree(PROJECT, copy, ignore=_LEFT_OUT)
+        shutil.copytree(PROJECT, copy, ignore=_NOT_COPIED)
         pip = (str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check")
         run("env", f"{_COMPILE}={is_compiled:d}", *pip, "--no-deps", "--force-reinstall", str(copy))
     if is_compiled:
         files = "from importlib.metadata import files; files = files('infergate')"
-        if not _can(python, f"{files}; assert any(each.suffix == '.so' for each in files)"):
+        if not _succeeds(python, f"{files}; assert any(each.suffix == '.so' for each in files)"):
             raise RuntimeError("the installed package has no compiled modules")
 
 
-def _can(python: Path, code: str) -> bool:
+def _succeeds(python: Path, code: str) -> bool:
     return not subprocess.run(
         [python, "-I", "-c", code], check=False, capture_output=True
     ).returncode
@@ -157,13 +157,13 @@ def _pins() -> tuple[str, ...]:
     """Return the direct and indirect requirements of infergate, with the versions installed
     here."""
     found: dict[str, str] = {}
-    wanted = ["infergate"]
-    while wanted:
-        for text in metadata.requires(wanted.pop()) or ():
+    pending = ["infergate"]
+    while pending:
+        for text in metadata.requires(pending.pop()) or ():
             each = Requirement(text)
             if each.name not in found and (not each.marker or each.marker.evaluate({"extra": ""})):
                 found[each.name] = metadata.version(each.name)
-                wanted.append(each.name)
+                pending.append(each.name)
     return tuple(f"{name}=={version}" for name, version in sorted(found.items()))
 
 

@@ -38,14 +38,14 @@ def public_pem(key: rsa.RSAPrivateKey) -> bytes:
     )
 
 
-def jwk(key: Any, **more: Any) -> dict[str, Any]:
+def jwk(key: Any, **fields: Any) -> dict[str, Any]:
     algorithm: Any = ECAlgorithm
     if isinstance(key, rsa.RSAPrivateKey):
         algorithm = RSAAlgorithm
     elif isinstance(key, ed25519.Ed25519PrivateKey):
         algorithm = OKPAlgorithm
     document: dict[str, Any] = json.loads(algorithm.to_jwk(key.public_key()))
-    return {**document, **more}
+    return {**document, **fields}
 
 
 def jwks(*keys: dict[str, Any]) -> bytes:

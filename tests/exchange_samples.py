@@ -1,4 +1,4 @@
-"""Exchanges for tests of recordings, and their comparison bit by bit."""
+"""Exchanges for tests of recordings, and ``comparable`` to compare them bit by bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infergate.testing import strategies
 TEXTS = st.text(st.characters(), max_size=6)
 """Any text, lone surrogates included."""
 FLOATS = st.binary(min_size=8, max_size=8).map(lambda data: struct.unpack("<d", data)[0])
-"""Any float, with any payload of NaN."""
+"""Any float, including NaNs with any payload."""
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.integers(-4, 4), TEXTS)
 JSON_VALUES = FLOATS | st.recursive(
     _SCALARS | st.floats(allow_nan=False) | st.just(math.nan),
@@ -83,7 +83,7 @@ EXCHANGES = st.builds(
 
 
 def comparable(value: Any) -> Any:
-    """Return ``value`` in a form in which equal means equal bit by bit, types included."""
+    """Return a form of ``value`` that is equal only for values of the same types and bits."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, GatewayError):
@@ -106,7 +106,7 @@ def dict_items(value: dict[str, Any]) -> list[Any]:
 
 
 def sample_exchange(number: int = 0, size: int = 16, **parameters: Any) -> Exchange:
-    """A small exchange whose tensors depend on ``number``."""
+    """Return a small exchange whose tensors depend on ``number``."""
     data = bytes((number + index) % 251 for index in range(size))
     tensor = Tensor("x", Datatype.UINT8, (size,), data)
     request = InferRequest("m", "", f"id-{number}", parameters, (tensor,))
@@ -115,6 +115,6 @@ def sample_exchange(number: int = 0, size: int = 16, **parameters: Any) -> Excha
 
 
 def exchange_of(data: Buffer) -> Exchange:
-    """An exchange without responses, whose only tensor has the bytes ``data``."""
+    """Return an exchange without responses, whose only tensor has the bytes ``data``."""
     tensor = Tensor("x", Datatype.UINT8, (len(data),), data)
     return Exchange(InferRequest("m", inputs=(tensor,)), Outcome())

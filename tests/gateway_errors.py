@@ -18,17 +18,17 @@ def raises_kind(
     assert caught.value.kind is kind
 
 
-def refused(act: Callable[..., object], *arguments: object) -> GatewayError:
-    """Return the GatewayError that ``act`` must raise."""
+def refused(function: Callable[..., object], *arguments: object) -> GatewayError:
+    """Return the GatewayError that ``function`` must raise."""
     with pytest.raises(GatewayError) as caught:
-        act(*arguments)
+        function(*arguments)
     return caught.value
 
 
-def error_of(act: Callable[..., object], *arguments: object) -> GatewayError | None:
-    """Return the GatewayError that ``act`` raises, or None. Any other error fails the test."""
+def error_of(function: Callable[..., object], *arguments: object) -> GatewayError | None:
+    """Return the GatewayError that ``function`` raises, or None. Any other error fails the test."""
     try:
-        act(*arguments)
+        function(*arguments)
     except GatewayError as error:
         return error
     return None

@@ -36,10 +36,10 @@ class QuietHandler(BaseHTTPRequestHandler):
         self, status: int, body: Any = b"", headers: Mapping[str, str] | None = None
     ) -> None:
         """Send a response. A body that is not bytes is sent as JSON."""
-        named = {"content-type": "application/json", **(headers or {})}
+        all_headers = {"content-type": "application/json", **(headers or {})}
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        for name, value in {**named, "content-length": str(len(data))}.items():
+        for name, value in {**all_headers, "content-length": str(len(data))}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)

@@ -1,7 +1,7 @@
-"""A stand-in for the Kubernetes API server: lists and watches EndpointSlices, and fails on demand.
+"""A stand-in for the Kubernetes API server with EndpointSlices, which fails on demand.
 
 It follows the API's documentation: pages with ``continue``, resource versions, bookmarks, ``ERROR``
-events, ``Status`` objects and 410 Gone for a version that it has forgotten."""
+events, ``Status`` objects and 410 Gone for versions before ``forget`` was called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATH = "/apis/discovery.k8s.io/v1/namespaces/models/endpointslices"
 
 
 def endpoint(address: str, *, zones: Sequence[str] = (), **conditions: bool | None) -> Slice:
-    """Return an endpoint of a slice. Ready is the default."""
+    """Return an endpoint of a slice. It is ready unless there are ``conditions``."""
     hints = {"hints": {"forZones": [{"name": zone} for zone in zones]}} if zones else {}
     return {"addresses": [address], "conditions": conditions or {"ready": True}, **hints}
 
@@ -30,12 +30,14 @@ def endpoint_slice(
     family: str = "IPv4",
 ) -> Slice:
     """Return a slice of the service ``triton``."""
-    named = {"grpc": 8001} if ports is None else ports
+    port_numbers = {"grpc": 8001} if ports is None else ports
     return {
         "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "triton"}},
         "addressType": family,
         "endpoints": None if endpoints is None else list(endpoints),
-        "ports": [{"name": key, "port": port, "protocol": "TCP"} for key, port in named.items()],
+        "ports": [
+            {"name": key, "port": port, "protocol": "TCP"} for key, port in port_numbers.items()
+        ],
     }
 
 
@@ -54,7 +56,7 @@ class ApiServer:
         self.requests: list[dict[str, str]] = []
         self.tokens: list[str] = []
         self.token: str | None = None
-        """The token that requests must have."""
+        """The token that requests must have, or None if they need no token."""
         self.piece_bytes = 1 << 20
         """Events are sent in chunks of this size."""
         self.responses: list[tuple[int, bytes]] = []
@@ -110,7 +112,7 @@ class ApiServer:
 
     @property
     def list_count(self) -> int:
-        """The number of lists that have been requested, each counted once."""
+        """The number of requested lists, without their further pages."""
         return sum("watch" not in query and "continue" not in query for query in self.requests)
 
     def _add(self, kind: str, item: Slice) -> None:

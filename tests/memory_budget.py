@@ -6,7 +6,7 @@ from infergate.core.errors import GatewayError, Kind
 
 
 class Budget:
-    """The memory account of one request, which may hold ``limit`` bytes."""
+    """A memory account of one request with a limit of ``limit`` bytes."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -23,9 +23,9 @@ class Budget:
 
     def detach(self, size: int) -> Budget:
         self.held -= size
-        other = Budget(self.limit)
-        other.held = other.peak = size
-        return other
+        detached = Budget(self.limit)
+        detached.held = detached.peak = size
+        return detached
 
     def detach_optional(self, size: int) -> Budget:
         self.grow(size)

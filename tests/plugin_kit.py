@@ -108,7 +108,7 @@ class AsyncDouble(Double):
 
 
 class Count(Double):
-    """Yields X once for each row, with a plain generator."""
+    """Yields one response per row of X, from a plain generator."""
 
     def stream(self, request: InferRequest, call: PluginCall) -> Iterator[Any]:
         for row in input_arrays(request)["X"]:
@@ -116,7 +116,7 @@ class Count(Double):
 
 
 class AsyncCount(Double):
-    """Yields X once for each row, with an asynchronous generator."""
+    """Yields one response per row of X, from an asynchronous generator."""
 
     def stream(self, request: InferRequest, call: PluginCall) -> AsyncIterator[Any]:
         return self.rows(request)
@@ -199,7 +199,8 @@ class HookOptions(BaseModel):
 
 
 class Hook(RequestHook):
-    """Does what its options say, and keeps the calls in ``events``."""
+    """A hook whose behavior ``options`` selects. ``events`` records the names of the methods that
+    ran, and ``calls`` their PluginCalls."""
 
     options_type = HookOptions
     events: ClassVar[list[str]] = []
@@ -271,7 +272,7 @@ class TransformOptions:
 
 
 class Lengths(TensorTransform):
-    """text BYTES [-1] → lengths FP32 [-1, 2]: the length of each text, and 1."""
+    """text BYTES [-1] → X FP32 [-1, 2]: the length of each text, and 1."""
 
     options_type = TransformOptions
     reads = ("text",)

@@ -4,11 +4,11 @@ import tracemalloc
 from collections.abc import Callable
 
 
-def peak_bytes(act: Callable[[], object]) -> int:
-    """Return the maximum number of bytes that are allocated at the same time while ``act`` runs."""
+def peak_bytes(function: Callable[[], object]) -> int:
+    """Return the maximum number of bytes that are allocated while ``function`` runs."""
     tracemalloc.start()
     try:
-        act()
+        function()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -69,7 +69,7 @@ def _http(target: str, expected: Response, actual: Response) -> Iterator[str]:
     if actual.code != 200:
         yield f"code {actual.code} with success"
     elif kind == "infer":
-        yield from _inferred(expected, actual)
+        yield from _infer_differences(expected, actual)
     elif kind in _BODIES and expected.body:
         name, differences = _BODIES[kind]
         message = _binary(name, actual.body)
@@ -79,22 +79,22 @@ def _http(target: str, expected: Response, actual: Response) -> Iterator[str]:
             yield from differences(_binary(name, expected.body), message)
 
 
-def _inferred(expected: Response, actual: Response) -> Iterator[str]:
+def _infer_differences(expected: Response, actual: Response) -> Iterator[str]:
     header = _text(actual, "NV-InferResponse", "InferResponseHeader")
     if header is None or not header.model_name:
         yield f"unreadable NV-InferResponse: {actual.header('NV-InferResponse')!r}"
         return
-    theirs = _text(expected, "NV-InferResponse", "InferResponseHeader")
-    yield from _same_response(theirs, header)
-    ours, trailer = _cut(header, actual.body)
-    wanted, _ = _cut(theirs, expected.body)
-    yield from _same("raw outputs", wanted, ours)
+    expected_header = _text(expected, "NV-InferResponse", "InferResponseHeader")
+    yield from _same_response(expected_header, header)
+    actual_raw, trailer = _split_raw_outputs(header, actual.body)
+    expected_raw, _ = _split_raw_outputs(expected_header, expected.body)
+    yield from _same("raw outputs", expected_raw, actual_raw)
     result = _binary("InferResponseHeader", trailer)
     if not trailer or result != header:
         yield "no trailer that equals NV-InferResponse"
 
 
-def _cut(header: Any, body: bytes) -> tuple[dict[str, bytes], bytes]:
+def _split_raw_outputs(header: Any, body: bytes) -> tuple[dict[str, bytes], bytes]:
     raw = {}
     for output in header.output:
         size = output.raw.batch_byte_size
@@ -114,27 +114,27 @@ def grpc_differences(
 
 
 def _grpc(method: str, expected: Stream, actual: Stream) -> Iterator[str]:
-    yield from _same("grpc-status", expected.fields.get("grpc-status"), _ended_with(actual))
+    yield from _same("grpc-status", expected.fields.get("grpc-status"), _grpc_status_of(actual))
     yield from _same("messages", len(expected.messages), len(actual.messages))
     kind = f"{method.removeprefix('Stream')}Response"
     for theirs, ours in zip(expected.messages, actual.messages, strict=False):
-        wanted, result = _binary(kind, theirs), _binary(kind, ours)
-        if result is None:
+        expected_message, message = _binary(kind, theirs), _binary(kind, ours)
+        if message is None:
             yield f"unreadable {kind}"
             continue
-        yield from _same_status(wanted.request_status, result.request_status)
+        yield from _same_status(expected_message.request_status, message.request_status)
         match kind:
             case "InferResponse":
-                yield from _infer_response(wanted, result)
+                yield from _infer_response(expected_message, message)
             case "StatusResponse":
-                yield from _same_models(wanted.server_status, result.server_status)
+                yield from _same_models(expected_message.server_status, message.server_status)
             case "RepositoryResponse":
-                yield from _same_index(wanted.index, result.index)
+                yield from _same_index(expected_message.index, message.index)
             case "HealthResponse":
-                yield from _same("health", wanted.health, result.health)
+                yield from _same("health", expected_message.health, message.health)
 
 
-def _ended_with(stream: Stream) -> str | None:
+def _grpc_status_of(stream: Stream) -> str | None:
     return stream.fields.get("grpc-status") if stream.ended else "not ended"
 
 
@@ -143,10 +143,10 @@ def _infer_response(expected: Any, actual: Any) -> Iterator[str]:
         yield from _same_response(expected.meta_data, actual.meta_data)
     else:
         yield from _same("id", expected.meta_data.id, actual.meta_data.id)
-    yield from _same("raw outputs", _named(expected), _named(actual))
+    yield from _same("raw outputs", _raw_outputs(expected), _raw_outputs(actual))
 
 
-def _named(response: Any) -> dict[str, bytes]:
+def _raw_outputs(response: Any) -> dict[str, bytes]:
     """Return the raw outputs by name. The client finds a raw output by its output's index."""
     names = [output.name for output in response.meta_data.output]
     return dict(zip(names, response.raw_output, strict=True))

@@ -81,10 +81,10 @@ class Inference:
         return CheckedRequest(config, found, header, inputs)
 
     def _check_outputs(self, config: Any, header: Any) -> None:
-        known = {each.name for each in config.output}
+        declared = {each.name for each in config.output}
         seen: set[str] = set()
         for output in header.output:
-            if output.name not in known:
+            if output.name not in declared:
                 raise _invalid_argument(
                     f"unexpected inference output '{output.name}' for model '{config.name}'"
                 )
@@ -200,11 +200,11 @@ def _check_batch(config: Any, size: int) -> None:
 
 
 def _input(config: Any, batch: int, requested: Any) -> Input:
-    known = {each.name: each for each in config.input}
+    inputs = {each.name: each for each in config.input}
     of_model = f"for model '{config.name}'"
-    if requested.name not in known:
+    if requested.name not in inputs:
         raise _invalid_argument(f"unexpected inference input '{requested.name}' {of_model}")
-    declared = known[requested.name]
+    declared = inputs[requested.name]
     if not requested.dims and -1 in declared.dims:
         raise _invalid_argument(
             f"model supports variable-size for input '{requested.name}', request must specify"

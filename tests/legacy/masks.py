@@ -39,14 +39,14 @@ def masked(response: Response) -> bytes:
 def _status_of(body: bytes) -> Any:
     """Return the ServerStatus that a body holds, as text or in binary, or None."""
     if body.startswith(b"id: "):
-        return without_volatile(text_format.Parse(body.decode(), _MESSAGES.ServerStatus()))
+        return without_statistics(text_format.Parse(body.decode(), _MESSAGES.ServerStatus()))
     if body.startswith(b"\n\x0atrtis-gold\x12"):
-        return without_volatile(_MESSAGES.ServerStatus.FromString(body))
+        return without_statistics(_MESSAGES.ServerStatus.FromString(body))
     return None
 
 
-def without_volatile(status: Any) -> Any:
-    """Return a ServerStatus without uptime and statistics."""
+def without_statistics(status: Any) -> Any:
+    """Clear the uptime and the statistics of a ServerStatus, and return the status."""
     status.ClearField("uptime_ns")
     for field, _ in status.ListFields():
         if field.name.endswith("_stats"):
@@ -68,6 +68,6 @@ def masked_message(method: str, data: bytes) -> bytes:
     message = getattr(_MESSAGES, f"{kind}Response").FromString(data)
     message.request_status.request_id = 0
     if kind == "Status" and message.HasField("server_status"):
-        without_volatile(message.server_status)
+        without_statistics(message.server_status)
     masked_data: bytes = message.SerializeToString(deterministic=True)
     return masked_data

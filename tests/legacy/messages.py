@@ -41,9 +41,9 @@ def _compiled() -> bytes:
         return out.read_bytes()
 
 
-def _named(all_of_a_kind: Any, name: str) -> Any:
-    (found,) = (each for each in all_of_a_kind if each.name == name)
-    return found
+def _named(descriptors: Any, name: str) -> Any:
+    (descriptor,) = (each for each in descriptors if each.name == name)
+    return descriptor
 
 
 class Messages:

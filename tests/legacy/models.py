@@ -63,7 +63,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Sequence(NamedTuple):
-    """The position of a request in its sequence; ``key`` 0 means no sequence."""
+    """The sequence flags of a request; ``key`` 0 means no sequence."""
 
     key: int
     start: bool

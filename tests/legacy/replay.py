@@ -62,7 +62,7 @@ class HTTP:
         """Return the next response, or None if the server closed the connection."""
         while _HEAD_END not in self._buffer:
             if not self._more():
-                assert not self._buffer, f"ended within {self._buffer!r}"
+                assert not self._buffer, f"the connection ended within {self._buffer!r}"
                 return None
         head, _, rest = self._buffer.partition(_HEAD_END)
         line, *lines = head.decode("latin-1").split("\r\n")
@@ -75,7 +75,7 @@ class HTTP:
             rest = self._buffer[len(result.raw) :]
         size = int(length or 0) if length or result.code == 100 else len(rest)
         while len(self._buffer) < len(result.raw) + size:
-            assert self._more(), f"ended within {self._buffer!r}"
+            assert self._more(), f"the connection ended within {self._buffer!r}"
         body = self._buffer[len(result.raw) : len(result.raw) + size]
         self._buffer = self._buffer[len(result.raw) + size :]
         return Response(line, pairs, body, result.raw + body)
@@ -157,16 +157,16 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
     A call starts when the responses to the calls that the client had ended before are complete.
     """
     host, _, port = address.rpartition(":")
-    fields: dict[int, Stream] = {}
+    calls: dict[int, Stream] = {}
     with (
         socket.create_connection((host, int(port)), _SECONDS) as connection,
         connection.makefile("rb") as reader,
     ):
-        received = _collect(h2.frames(lambda size: _exactly(reader.read(size), size)), fields)
+        frames_read = _collect(h2.frames(lambda size: _exactly(reader.read(size), size)), calls)
 
         def wait(numbers: set[int]) -> None:
-            while not all(number in fields and fields[number].ended for number in numbers):
-                if next(received, None) is None:
+            while not all(number in calls and calls[number].ended for number in numbers):
+                if next(frames_read, None) is None:
                     return
 
         seen: set[int] = set()
@@ -178,19 +178,19 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
             seen.add(frame.stream)
             if frame.kind in (h2.HEADERS, h2.DATA) and frame.flags & h2.END_STREAM:
                 ended.add(frame.stream)
-            # Rule 3: the following blocks were encoded for the recorded server's settings.
+            # Rule 3: the blocks after an ACK were encoded for the recorded server's settings.
             if frame.kind != h2.SETTINGS or not frame.flags & h2.ACK:
                 connection.sendall(h2.frame(*frame))
         wait(ended)
-    return fields
+    return calls
 
 
 def streams(recorded: bytes, *, client: bool) -> dict[int, Stream]:
     """Return the calls of one direction of a recorded connection."""
-    fields: dict[int, Stream] = {}
-    for _ in _collect(h2.frames(_reader(recorded[len(h2.PREFACE) * client :])), fields):
+    calls: dict[int, Stream] = {}
+    for _ in _collect(h2.frames(_reader(recorded[len(h2.PREFACE) * client :])), calls):
         pass
-    return fields
+    return calls
 
 
 def _reader(data: bytes) -> Callable[[int], bytes]:
@@ -209,13 +209,13 @@ def _until_eof(frames: Iterable[h2.Frame]) -> Iterator[h2.Frame]:
         yield from frames
 
 
-def _collect(frames: Iterable[h2.Frame], fields: dict[int, Stream]) -> Iterator[bool]:
+def _collect(frames: Iterable[h2.Frame], calls: dict[int, Stream]) -> Iterator[bool]:
     """Add each frame to its stream, and yield after each frame."""
     decoder = Decoder()
     decoder.max_allowed_table_size = _MAX_TABLE  # Rule 3
     for frame in _until_eof(frames):
         if frame.stream and frame.kind in (h2.DATA, h2.HEADERS, h2.RST_STREAM):
-            _add_frame(fields.setdefault(frame.stream, Stream()), frame, decoder)
+            _add_frame(calls.setdefault(frame.stream, Stream()), frame, decoder)
         yield True
 
 

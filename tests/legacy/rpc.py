@@ -98,9 +98,9 @@ class Service(grpc.GenericRpcHandler):
         raise LegacyError("INVALID_ARG", reason)
 
     async def _infer(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        return await self._inferred(await _parsed(self._messages.InferRequest, data, context))
+        return await self._infer_message(await _parsed(self._messages.InferRequest, data, context))
 
-    async def _inferred(self, message: Any) -> bytes:
+    async def _infer_message(self, message: Any) -> bytes:
         inference = self._state.inference
         result = self._messages.InferResponse()
         try:
@@ -120,7 +120,7 @@ class Service(grpc.GenericRpcHandler):
     async def _stream(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
-        """Requests run concurrently; responses are sent in the order of the requests."""
+        """Run requests concurrently, and send the responses in the order of the requests."""
         running: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
 
         async def read() -> None:

@@ -1,4 +1,5 @@
-"""Servers that are tested with the legacy client: with its recorded bytes here, live in ``peers``.
+"""Servers that are tested with the legacy client: here with its recorded bytes, and in ``peers``
+with the running client.
 
 All targets serve the same models and must return the same responses; each lists its differences. To
 add one, write a context manager that yields a ``Target``, and add its name to ``TARGETS``.
@@ -41,18 +42,18 @@ def legacy() -> Iterator[Target]:
 def legacy_1_15() -> Iterator[Target]:
     """Yield the test server as v1.15.0, which has another order of outputs and other error
     texts."""
-    new = "Request for unknown model: 'simple' version 99 is not found"
-    reported = f"msg {new!r}, not \"Inference request for unknown model 'simple'\""
+    message = "Request for unknown model: 'simple' version 99 is not found"
+    difference = f"msg {message!r}, not \"Inference request for unknown model 'simple'\""
     calls = "/nvidia.inferenceserver.GRPCService"
     known_differences = {
         "http_infer_unknown_version.c02": [
-            f"POST /api/infer/simple/99?format=binary: {reported}",
+            f"POST /api/infer/simple/99?format=binary: {difference}",
         ],
-        "grpc_infer_unknown_version.c01": [f"{calls}/Infer 3: {reported}"],
-        "grpc_stream_err.c01": [f"{calls}/StreamInfer 1: {reported}"],
+        "grpc_infer_unknown_version.c01": [f"{calls}/Infer 3: {difference}"],
+        "grpc_stream_err.c01": [f"{calls}/StreamInfer 1: {difference}"],
     }
     with started_legacy("--level", "1.15") as server:
-        other_outcomes = {"error_unknown_version": {"error": new}}
+        other_outcomes = {"error_unknown_version": {"error": message}}
         yield Target(server.http, server.grpc, other_outcomes, known_differences)
 
 

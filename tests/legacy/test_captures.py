@@ -1,6 +1,6 @@
 """The test server's responses equal those of the real v1.9.0, except for values that vary per run.
 
-Cases with existing shared memory are left out, because the test server has none.
+Cases that need registered shared memory are omitted, because the test server has none.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def explicit() -> Iterator[LegacyServer]:
 
 
 @pytest.mark.parametrize("case", EXCHANGES, ids=str)
-def test_http(server: LegacyServer, case: Exchange) -> None:
+def test_http_responses_equal_the_recorded(server: LegacyServer, case: Exchange) -> None:
     check(server, case)
 
 
 @pytest.mark.parametrize("case", exchanges("http_explicit"), ids=str)
-def test_http_with_explicit_control(explicit: LegacyServer, case: Exchange) -> None:
+def test_http_responses_with_explicit_model_control(explicit: LegacyServer, case: Exchange) -> None:
     check(explicit, case)
 
 
@@ -51,20 +51,20 @@ def check(server: LegacyServer, case: Exchange) -> None:
     expected = replay.responses_of(case.response)
     with replay.HTTP(server.http) as connection:
         connection.send(case.request)
-        response = [connection.response() for _ in expected]
+        responses = [connection.response() for _ in expected]
         rest = connection.until_closed() if case.closed else connection.rest()
-    assert all(response), "closed without a response"
-    assert [masked(each) for each in response if each] == [masked(each) for each in expected]
+    assert all(responses), "the server closed the connection without a response"
+    assert [masked(each) for each in responses if each] == [masked(each) for each in expected]
     assert rest == b""
 
 
 @pytest.mark.parametrize("case", CALLS, ids=str)
-def test_grpc(server: LegacyServer, case: Call) -> None:
+def test_grpc_responses_equal_the_recorded(server: LegacyServer, case: Call) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
-        result, code, details = call(channel, case)
+        responses, code, details = call(channel, case)
     assert (code, details) == (case.code, case.details)
-    ours = [masked_message(case.method, each) for each in result]
-    assert ours == [masked_message(case.method, each) for each in case.responses]
+    actual = [masked_message(case.method, each) for each in responses]
+    assert actual == [masked_message(case.method, each) for each in case.responses]
 
 
 def call(channel: grpc.Channel, case: Call) -> tuple[list[bytes], str, str]:

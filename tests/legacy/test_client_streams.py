@@ -1,6 +1,6 @@
-"""Recorded bytes of the real client, replayed: every target responds as the client requires.
+"""Every target responds to replayed bytes of the real client as the client requires.
 
-The comparison itself is tested too: it reports each difference that the real client rejects.
+The comparison is tested too: it reports each difference that the real client rejects.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 
 @pytest.mark.parametrize("connection", HTTP, ids=str)
-def test_http(target: Target, connection: RecordedConnection) -> None:
+def test_http_responses_satisfy_the_client(target: Target, connection: RecordedConnection) -> None:
     assert differences_over_http(target.http, connection) == target.known_differences.get(
         connection.name, []
     )
 
 
 @pytest.mark.parametrize("connection", GRPC, ids=str)
-def test_grpc(target: Target, connection: RecordedConnection) -> None:
+def test_grpc_responses_satisfy_the_client(target: Target, connection: RecordedConnection) -> None:
     assert differences_over_grpc(target.grpc, connection) == target.known_differences.get(
         connection.name, []
     )

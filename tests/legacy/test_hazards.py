@@ -16,8 +16,8 @@ from legacy.messages import SERVICE, Messages
 from legacy.replay import HTTP, Response
 from legacy.running import LegacyServer, started_legacy
 
-BOTH = 'input { name: "INPUT0" } input { name: "INPUT1" }'
-SIMPLE = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT1" }}'
+INPUTS = 'input { name: "INPUT0" } input { name: "INPUT1" }'
+SIMPLE = f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT1" }}'
 NUMBERS = struct.pack("<32i", *range(16), *[1] * 16)
 SUMS = struct.pack("<16i", *range(1, 17))
 DIFFERENCES = struct.pack("<16i", *range(-1, 15))
@@ -132,14 +132,14 @@ def test_v1_15_closes_the_connection_where_v1_9_returns_an_error(
     assert "code: SUCCESS" not in summary(response)
 
 
-def test_a_header_value_may_have_8190_bytes(old: LegacyServer) -> None:
-    def of_size(size: int) -> str:
+def test_a_header_value_is_limited_to_8190_bytes(old: LegacyServer) -> None:
+    def header_of_size(size: int) -> str:
         return f"{SIMPLE} #".ljust(size, "x")
 
-    assert "code: SUCCESS" in summary(inferred(old, of_size(8190)))
-    assert infer(old, of_size(8191)) is None
-    many = "\r\n".join(f"X-{i}: {'y' * 1000}" for i in range(16))
-    assert "code: SUCCESS" in summary(inferred(old, f"{SIMPLE}\r\n{many}"))
+    assert "code: SUCCESS" in summary(inferred(old, header_of_size(8190)))
+    assert infer(old, header_of_size(8191)) is None
+    long_headers = "\r\n".join(f"X-{i}: {'y' * 1000}" for i in range(16))
+    assert "code: SUCCESS" in summary(inferred(old, f"{SIMPLE}\r\n{long_headers}"))
 
 
 def test_pipelined_requests_are_lost(old: LegacyServer) -> None:
@@ -195,7 +195,7 @@ def test_each_version_has_its_error_for_an_unknown_model(
 
 
 def test_v1_15_rejects_duplicate_outputs(new: LegacyServer) -> None:
-    twice = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
+    twice = f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
     status = summary(inferred(new, twice))
     assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in status
 
@@ -207,7 +207,7 @@ def test_v1_9_rejects_fields_of_v1_15(old: LegacyServer, new: LegacyServer) -> N
     assert response.headers == (("Content-Length", "0"), ("Content-Type", "text/plain"))
 
 
-def test_v1_15_returns_its_status_as_json(old: LegacyServer, new: LegacyServer) -> None:
+def test_v1_15_returns_its_status_as_json_on_request(old: LegacyServer, new: LegacyServer) -> None:
     for response in (
         get(new, "/api/status/simple?format=json"),
         get(new, "/api/status/simple", "Accept: application/json"),
@@ -237,15 +237,15 @@ def test_the_silent_hazard_closes_connections_of_inferences_only() -> None:
         assert get(server, "/api/health/ready").code == 200
 
 
-def test_many_classes_and_a_delay() -> None:
+def test_many_classes_make_a_long_header_and_a_delay_is_kept() -> None:
     request = (
         'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls { count: 1000 } }'
     )
     scores = struct.pack("<1000f", *range(1000))
     with started_legacy("--hazard", "many_classes", "--delay-ms", "200") as server:
-        begun = time.monotonic()
+        began = time.monotonic()
         response = inferred(server, request, scores, "classify_many")
-        assert time.monotonic() - begun >= 0.2
+        assert time.monotonic() - began >= 0.2
     header = response.header("NV-InferResponse") or ""
     assert header.count('label: "label number ') == 1000
     assert len(header) > 40_000

@@ -1,4 +1,4 @@
-"""The HTTP endpoints.
+"""The legacy server's HTTP endpoints.
 
 A connection reads raw bytes, because the real server's HTTP behaviour is imitated too: no Date or
 Server header, a bare 400 and 405, lost requests, and connections that close without a response. The
@@ -114,7 +114,7 @@ class Endpoints:
             return BAD_REQUEST
         model, version = found[1], LATEST if found[2] is None else int(found[2])
         try:
-            return await self._inferred(request, model, version, header)
+            return await self._run_inference(request, model, version, header)
         except LegacyError as error:
             status = self._state.status(error)
             if error.unreported or (error.late and behaviour.closes_on_wrong_size):
@@ -122,7 +122,9 @@ class Endpoints:
             echo = self._messages.InferResponseHeader(id=header.id)
             return Reply(400, [*_header_lines(echo), *_status(status), _BYTES])
 
-    async def _inferred(self, request: Request, model: str, version: int, header: Any) -> Reply:
+    async def _run_inference(
+        self, request: Request, model: str, version: int, header: Any
+    ) -> Reply:
         inference = self._state.inference
         checked = inference.check(model, version, header)
         response, raw = await inference.infer(checked, inference.split(checked, request.body))
@@ -218,7 +220,7 @@ class Connection(asyncio.Protocol):
         self._behaviour = state.behaviour
         self._crash = crash
         self._write_log = write_log
-        self._held = b""
+        self._buffer = b""
         self._head: Request | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -227,10 +229,10 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self._held = b""
+        self._buffer = b""
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
+        self._buffer += data
         if self._task is None:
             self._proceed()
 
@@ -241,7 +243,7 @@ class Connection(asyncio.Protocol):
                 return
             self._write(request, self._endpoints.other(request))
             if self._behaviour.drops_pipelined:
-                self._held = b""
+                self._buffer = b""
 
     async def _infer(self, request: Request) -> None:
         reply = await self._endpoints.infer(request)
@@ -263,15 +265,15 @@ class Connection(asyncio.Protocol):
             return None
         assert self._head is not None
         length = int(self._head.header("content-length") or 0)
-        if len(self._held) < length:
+        if len(self._buffer) < length:
             return None
-        body, self._held = self._held[:length], self._held[length:]
+        body, self._buffer = self._buffer[:length], self._buffer[length:]
         head, self._head = self._head, None
         return Request(head.method, head.target, head.version, head.headers, body)
 
     def _take_head(self) -> bool:
-        text, ended, rest = self._held.partition(b"\r\n\r\n")
-        if not ended:
+        text, separator, rest = self._buffer.partition(b"\r\n\r\n")
+        if not separator:
             return False
         first, *lines = text.decode("latin-1").split("\r\n")
         parts = first.split(" ")
@@ -282,14 +284,14 @@ class Connection(asyncio.Protocol):
             method, target, version = parts
             sizes.append(len(target))
             if not self._behaviour.limits_header or max(sizes) <= _HEADER_LIMIT:
-                self._held, self._head = rest, Request(method, target, version, headers)
+                self._buffer, self._head = rest, Request(method, target, version, headers)
                 self._write_log(method=method, target=target, headers=headers)
                 return self._begin(self._head)
         self._transport.close()
         return False
 
     def _begin(self, head: Request) -> bool:
-        """Act before the body is read; return whether to continue."""
+        """Act on a request's head before its body is read. Return whether to continue."""
         chunked = head.header("transfer-encoding") is not None
         if chunked and head.header("content-length") is None and self._behaviour.crashes_on_chunked:
             self._crash("a chunked body without Content-Length")

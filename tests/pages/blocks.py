@@ -43,20 +43,20 @@ class Block:
 @cache
 def blocks_of(page: Path) -> list[Block]:
     """Return the blocks in order; an output block is part of the block before it."""
-    found: list[Block] = []
+    blocks: list[Block] = []
     end = -1
     for block, last in _fences(page.read_text()):
-        is_right_after = found and block.line - 1 <= end + 2  # its fence, after an empty line
-        if block.language == "text" and is_right_after and found[-1].is_run:
-            found[-1] = replace(found[-1], prints=block.text)
+        is_output = blocks and block.line - 1 <= end + 2  # after the fence and an empty line
+        if block.language == "text" and is_output and blocks[-1].is_run:
+            blocks[-1] = replace(blocks[-1], prints=block.text)
         else:
-            found.append(block)
+            blocks.append(block)
         end = last
-    return found
+    return blocks
 
 
 def _fences(text: str) -> Iterator[tuple[Block, int]]:
-    """Return each block with the last line of its fence."""
+    """Yield each block with the last line of its fence."""
     needs: frozenset[str] = frozenset()
     for token in MarkdownIt().disable("inline").parse(text):
         if token.type in {"fence", "code_block"}:
@@ -64,7 +64,7 @@ def _fences(text: str) -> Iterator[tuple[Block, int]]:
             first, after = token.map
             language = (token.info.split() or [""])[0] if token.type == "fence" else ""
             yield Block(language, token.content, first + 2, needs), after
-        if token.type == "html_block" and (result := _NEEDS.fullmatch(token.content.strip())):
-            needs = frozenset(re.split(r"[, ]+", result[1].strip()))
+        if token.type == "html_block" and (comment := _NEEDS.fullmatch(token.content.strip())):
+            needs = frozenset(re.split(r"[, ]+", comment[1].strip()))
         elif token.nesting >= 0:
             needs = frozenset()

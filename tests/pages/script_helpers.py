@@ -27,6 +27,6 @@ def printed(output: str, expected: str) -> bool:
 
 if __name__ == "__main__":
     _, output, expected = sys.argv[1:]
-    shown = Path(expected).read_text()
-    if not printed(Path(output).read_text(errors="replace"), shown):
-        sys.exit(f"\n*** differs from the output on the page:\n{shown}")
+    text = Path(expected).read_text()
+    if not printed(Path(output).read_text(errors="replace"), text):
+        sys.exit(f"\n*** differs from the output on the page:\n{text}")

@@ -1,4 +1,4 @@
-"""Tests that run every command of every page."""
+"""Runs the commands of every page, and checks the pages' blocks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROGRAMS = {"grpcurl", "helm", "kubectl", "openssl"}
 OPTIONAL_NEEDS = {
     "cluster", "docker", "gpu", "minutes", "network", "systemctl", "triton", "trtserver",
 }  # fmt: skip
-"""Needs of a block that go beyond the test and are met only on request."""
+"""Needs of a block that are met only on request."""
 ALLOWED_NEEDS = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
 ISOLATED = (sys.executable, "-m", "pages.isolated")
 PATHS = re.compile(
@@ -87,7 +87,6 @@ def check(page: Path, folder: Path, environment: Mapping[str, str] | None = None
 
 @pytest.mark.peers
 def test_the_migration_page_works_on_all_interfaces(tmp_path: Path) -> None:
-    """Listeners keep their connections when the configuration is replaced."""
     (page,) = (page for page in PAGES if page.name == "migrate-from-trt.md")
     check(page, tmp_path, {"INFERGATE_HOST": "0.0.0.0"})
 
@@ -112,7 +111,7 @@ def test_skipped_commands_are_valid(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_are_valid(page: Path) -> None:
-    """Partial configurations are completed first."""
+    """Partial configurations are completed before they are parsed."""
     for block in blocks_of(page):
         where = f"{name_of(page)}:{block.line}"
         assert block.language in LANGUAGES, f"{where}: {block.language or 'no'} language"
@@ -198,20 +197,20 @@ def page(tmp_path: Path) -> Path:
 
 
 def test_a_page_is_parsed(page: Path) -> None:
-    named, needy, cat, program, alone = blocks_of(page)
-    assert (named.file, named.text.splitlines()[1]) == ("a/b.yaml", "a: 1")
-    assert (needy.text, needy.needs) == ("docker run it\n", {"docker", "network"})
+    config, docker, cat, program, output = blocks_of(page)
+    assert (config.file, config.text.splitlines()[1]) == ("a/b.yaml", "a: 1")
+    assert (docker.text, docker.needs) == ("docker run it\n", {"docker", "network"})
     assert (cat.text, cat.prints, cat.needs) == ("cat a/b.yaml\n", "…\na: 1\n", frozenset())
     assert PAGE.splitlines()[cat.line - 1] == "cat a/b.yaml"
     assert (program.is_run, program.prints) == (True, "3\n")
-    assert (alone.language, alone.is_run) == ("text", False)
+    assert (output.language, output.is_run) == ("text", False)
 
 
-def test_printed_output_is_compared(page: Path, tmp_path: Path) -> None:
-    named, _, cat, program, _ = blocks_of(page)
+def test_different_output_fails_with_the_line_of_its_block(page: Path, tmp_path: Path) -> None:
+    config, _, cat, program, _ = blocks_of(page)
     folder = tmp_path / "folder"
     folder.mkdir()
-    result = run([named, cat, program], folder)
+    result = run([config, cat, program], folder)
     assert result.code
     assert result.line == program.line
     assert "2\n\n*** differs from the output on the page:\n3" in result.output
@@ -222,16 +221,16 @@ def test_a_command_that_fails_ends_the_page(tmp_path: Path) -> None:
     assert (result.code, result.line) == (1, 7)
 
 
-def test_make_targets_exist(tmp_path: Path) -> None:
+def test_an_unknown_make_target_fails(tmp_path: Path) -> None:
     assert run([Block(COMMANDS, "make\nmake test ARGS=1\nmake nothing\n", 1)], tmp_path).code == 2
 
 
 @pytest.mark.parametrize(
-    ("expected", "fits"),
+    ("expected", "matches"),
     [
         ("one\ntwo", True), ("…", True), ("one\n…", True), ("o…e\ntw…", True), ("…\ntwo\n…", True),
         ("one", False), ("two\none", False), ("o…x\ntwo", False), ("one two", False),
     ],
 )  # fmt: skip
-def test_an_ellipsis_matches_anything(expected: str, fits: bool) -> None:
-    assert printed("one  \ntwo\n", expected) is fits
+def test_an_ellipsis_matches_any_text_or_lines(expected: str, matches: bool) -> None:
+    assert printed("one  \ntwo\n", expected) is matches

@@ -1,4 +1,4 @@
-"""Fixtures of the tests in a browser. INFERGATE_SHOTS names a folder for screenshots."""
+"""Fixtures for the browser tests. INFERGATE_SHOTS names a folder for screenshots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def tab(browser: None) -> AsyncIterator[Page]:
 
 
 @pytest.fixture
-def shots(tmp_path: Path) -> Path:
+def screenshots(tmp_path: Path) -> Path:
     folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     return folder

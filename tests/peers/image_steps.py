@@ -54,10 +54,10 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
 
 
 def run(*argv: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    assert done.returncode == 0, f"{argv}: {done.stdout[-4000:]}"
+    assert result.returncode == 0, f"{argv}: {result.stdout[-4000:]}"
 
 
 def in_root(stage: Stage, *argv: str) -> list[str]:
@@ -87,14 +87,14 @@ def copy_context(project: Path, scratch: Path) -> Path:
     lines = (project / ".dockerignore").read_text(encoding="utf-8").splitlines()
     ignored = [line.removeprefix("**/") for line in lines if line.startswith("**/")]
 
-    def leave(_folder: str, names: list[str]) -> list[str]:
+    def ignore(_folder: str, names: list[str]) -> list[str]:
         return [each for each in names if any(fnmatch.fnmatch(each, i) for i in ignored)]
 
     for path in (line[1:] for line in lines if line.startswith("!")):
         source, target = project / path, context / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=leave)
+            shutil.copytree(source, target, ignore=ignore)
         else:
             shutil.copy(source, target)
     return context
@@ -125,13 +125,11 @@ def build(project: Path, scratch: Path) -> Stage:
             has_stage = True
             stages[rest.partition(" AS ")[2] or "last"] = create_stage(scratch, len(stages))
         elif has_stage:  # the ARG before FROM names the base image, which this machine replaces
-            carry_out(list(stages.values())[-1], name, rest, context, stages)
+            execute(list(stages.values())[-1], name, rest, context, stages)
     return stages["last"]
 
 
-def carry_out(
-    stage: Stage, name: str, rest: str, context: Path, stages: Mapping[str, Stage]
-) -> None:
+def execute(stage: Stage, name: str, rest: str, context: Path, stages: Mapping[str, Stage]) -> None:
     match name:
         case "ENV":
             before = dict(stage.env)
@@ -159,8 +157,8 @@ def carry_out(
             raise AssertionError(f"unsupported instruction: {name}")
 
 
-def run_image(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
-    entry = [*json.loads(stage.metadata["ENTRYPOINT"]), *json.loads(stage.metadata["CMD"]), *more]
+def run_image(stage: Stage, args: Sequence[str]) -> dict[str, Any]:
+    entry = [*json.loads(stage.metadata["ENTRYPOINT"]), *json.loads(stage.metadata["CMD"]), *args]
     user, _, group = stage.metadata["USER"].partition(":")
     checks = json.loads(stage.metadata["HEALTHCHECK"].partition(" CMD ")[2])
     as_user = ["setpriv", f"--reuid={user}", f"--regid={group}", *_UNPRIVILEGED]
@@ -170,25 +168,25 @@ def run_image(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
             in_root(stage, *as_user, *entry), stdout=out, stderr=subprocess.STDOUT
         )
 
-    def healthy() -> bool:
-        done = subprocess.run(in_root(stage, *checks), check=False, capture_output=True)
-        return done.returncode == 0
+    def is_healthy() -> bool:
+        result = subprocess.run(in_root(stage, *checks), check=False, capture_output=True)
+        return result.returncode == 0
 
     deadline = time.monotonic() + _SECONDS
-    while not (healthy() and "serves" in log.read_text()):  # the log line comes last
+    while not (is_healthy() and "serves" in log.read_text()):  # the log line comes last
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)
     status = Path(f"/proc/{process.pid}/status").read_text()
-    answers = [echoes([1.5, 2.5]), echoes([float(i) for i in range(100_000)])]
+    echoed = [echoes([1.5, 2.5]), echoes([float(i) for i in range(100_000)])]
     process.send_signal(signal.Signals[stage.metadata["STOPSIGNAL"]])
     code = process.wait(_SECONDS)
     return {
         "uids": re.findall(r"^Uid:\s+(.*)$", status, re.MULTILINE)[0].split(),
         "capabilities": re.findall(r"^Cap(?:Eff|Prm|Bnd):\s+(\w+)$", status, re.MULTILINE),
-        "answers": answers,
+        "answers": echoed,
         "code": code,
-        "healthy_afterwards": healthy(),
+        "healthy_afterwards": is_healthy(),
         "log": log.read_text(),
     }
 
@@ -200,16 +198,15 @@ def echoes(values: Sequence[float]) -> bool:
     }  # fmt: skip
     body = json.dumps({"inputs": [tensor]}).encode()
     address = "http://127.0.0.1:8000/v2/models/identity/infer"
-    with urllib.request.urlopen(address, body, timeout=_SECONDS) as answer:
-        document = json.load(answer)
+    with urllib.request.urlopen(address, body, timeout=_SECONDS) as response:
+        document = json.load(response)
     return bool(document["outputs"][0]["data"] == values)
 
 
 def main(project: Path, scratch: Path) -> None:
     run("mount", "--make-rprivate", "/")
-    run(
-        "mount", "-t", "tmpfs", "tmpfs", str(scratch)
-    )  # an overlay's layers must not be on an overlay
+    # an overlay's layers must not be on an overlay
+    run("mount", "-t", "tmpfs", "tmpfs", str(scratch))
     os.umask(0o022)
     stage = build(project, scratch)
     run("mount", "-o", "remount,ro,bind", str(stage.root))

@@ -33,7 +33,7 @@ from infergate.core.errors import CLIENT_ERRORS
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest, join_parts
-from peers.incident_site import Incident, started_incident
+from peers.incident_site import Incident, run_incident
 
 CONFIG = """
 log: {{access: true}}
@@ -250,7 +250,7 @@ def started_drill() -> Iterator[Drill]:
     """Yield a gateway after the incident."""
     sent = Sent()
     with (
-        started_incident(CONFIG) as site,
+        run_incident(CONFIG) as site,
         closing(Clients(site.gateway, sent)) as clients,
     ):
         running = Drill(site.gateway, site.file, site.servers, sent, clients)

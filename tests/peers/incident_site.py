@@ -1,4 +1,4 @@
-"""A gateway in an incident: backends that are slow, broken or come and go, and a bad reload."""
+"""A gateway in an incident: slow, broken and flapping backends, and a bad reload."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StubServer:
             def get(self) -> None:  # readiness
                 self.close_connection = stub.is_broken
                 if not stub.is_broken:
-                    self._answer(200, b"")
+                    self._respond(200, b"")
 
             def post(self) -> None:
                 stub.requests += 1
@@ -67,12 +67,12 @@ class StubServer:
                     return
                 time.sleep(stub.delay)
                 if stub.rejects and stub.rejects in sent:
-                    self._answer(400, {"error": "unexpected input"})
+                    self._respond(400, {"error": "unexpected input"})
                     return
                 outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1.0]}]
-                self._answer(200, {"model_name": "m", "outputs": outputs})
+                self._respond(200, {"model_name": "m", "outputs": outputs})
 
-            def _answer(self, status: int, body: Any) -> None:
+            def _respond(self, status: int, body: Any) -> None:
                 # Connections are closed so that a closed server gets no requests.
                 with contextlib.suppress(ConnectionError):  # the gateway no longer waits
                     self.respond(status, body, {"connection": "close"})
@@ -108,7 +108,7 @@ class Incident:
         return f"http://{self.gateway.admin}/console/"
 
     def infer(self, model: str, body: bytes = BODY) -> int:
-        """Send an inference, and return its status."""
+        """Send an inference request, and return its status."""
         url = f"http://{self.gateway.http}/v2/models/{model}/infer"
         try:
             with urllib.request.urlopen(urllib.request.Request(url, body)) as response:
@@ -129,8 +129,8 @@ class Incident:
 
 
 @contextmanager
-def started_incident(config: str = CONFIG) -> Iterator[Incident]:
-    """Run a gateway with ``config``, in which the names of the servers are fields."""
+def run_incident(config: str = CONFIG) -> Iterator[Incident]:
+    """Run a gateway with ``config``, a format string with a field for each server's address."""
     with ExitStack() as stack:
         servers = {name: StubServer() for name in ("good", "slow", "failing", "flapping")}
         for server in servers.values():

@@ -42,7 +42,7 @@ def harness(browser: None) -> Iterator[Harness]:
 @pytest_asyncio.fixture
 async def page(harness: Harness) -> AsyncIterator[Page]:
     async with opened_page() as opened:
-        await opened.look(*WIDE)
+        await opened.emulate(*WIDE)
         await opened.open(harness.url)
         await opened.until(
             "document.querySelectorAll('#column-routes .node').length > 3", "the routes are drawn"
@@ -107,7 +107,7 @@ async def test_failing_routes_come_first_and_edges_stay_attached_to_their_cards(
     first = "document.querySelector('#column-{} .node')?.dataset.key"
     with started_infergate(config, LISTENERS) as running:
         async with opened_page() as page:
-            await page.look(*WIDE)
+            await page.emulate(*WIDE)
             await page.open(f"http://{running.admin}/console/")
             await page.until(f"{first.format('routes')} === 'route:m0'", "the endpoint is idle")
             url = f"http://{running.http}/v2/models/broken"
@@ -134,13 +134,13 @@ routes:
 """
 
 
-async def test_comparisons_of_mirrors_are_shown_live(shots: Path) -> None:
+async def test_comparisons_of_mirrors_are_shown_live(screenshots: Path) -> None:
     with started_infergate(COMPARED, LISTENERS) as running:
         tensor = {"shape": [1, 16], "datatype": "INT32", "data": list(range(16))}
         body = json.dumps({"inputs": [{**tensor, "name": f"INPUT{i}"} for i in range(2)]}).encode()
         url = f"http://{running.http}/v2/models/simple/infer"
         async with opened_page() as page:
-            await page.look(*WIDE)
+            await page.emulate(*WIDE)
             await page.open(f"http://{running.admin}/console/#comparison")
             headline = "document.getElementById('comparison-headline').textContent"
             await page.until(f"{headline} === 'No responses have been compared'")
@@ -155,7 +155,7 @@ async def test_comparisons_of_mirrors_are_shown_live(shots: Path) -> None:
             assert [row.split()[:2] for row in shown] == [
                 ["simple", "different"], ["OUTPUT0", "different"], ["OUTPUT1", "different"],
             ]  # fmt: skip
-            await page.shoot(shots / "comparison.png")
+            await page.screenshot(screenshots / "comparison.png")
             await page.open(f"http://{running.admin}/comparisons?format=html")
             await page.until("document.body.textContent.includes('0 % of 3 responses')")
             assert page.console_errors == []
@@ -257,7 +257,9 @@ async def test_an_older_comparison_does_not_replace_a_newer_one(
     harness.file.write_text(text)
 
 
-async def test_a_test_request_of_any_protocol_shows_both_sides(page: Page, shots: Path) -> None:
+async def test_a_test_request_of_any_protocol_shows_both_sides(
+    page: Page, screenshots: Path
+) -> None:
     await open_part(page, "try")
     protocols = sorted(plugins())
     options = "[...document.querySelectorAll('#try-protocol option')].map((e) => e.value)"
@@ -283,11 +285,11 @@ async def test_a_test_request_of_any_protocol_shows_both_sides(page: Page, shots
             "document.getElementById('try-result').textContent"
         )
     for scheme, size in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
-        await page.look(*size, scheme)
+        await page.emulate(*size, scheme)
         assert await page.eval(CONTRASTS) == []
         assert await page.eval(UNNAMED) == []
         assert await page.eval(WIDER) <= 0
-        await page.shoot(shots / f"tried-{scheme}-{size[0]}.png", whole=True)
+        await page.screenshot(screenshots / f"tried-{scheme}-{size[0]}.png", whole=True)
     seen = "document.querySelector('#sides pre.{}').checkVisibility()"
     assert await page.eval(seen.format("decoded"))
     await page.eval("document.querySelector('input[value=bytes]').click()")
@@ -376,16 +378,18 @@ async def test_keyboard_navigation(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_colour_schemes_and_screen_sizes(page: Page, shots: Path, scheme: str) -> None:
+async def test_colour_schemes_and_screen_sizes(page: Page, screenshots: Path, scheme: str) -> None:
     await page.until("document.querySelectorAll('#wires .flow[visibility=visible]').length > 8")
     for size in (WIDE, NARROW):
-        await page.look(*size, scheme)
+        await page.emulate(*size, scheme)
         for part in PARTS:
             await open_part(page, part)
             await page.eval(
                 "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))"
             )
-            await page.shoot(shots / f"{part}-{scheme}-{size[0]}.png", whole=size is NARROW)
+            await page.screenshot(
+                screenshots / f"{part}-{scheme}-{size[0]}.png", whole=size is NARROW
+            )
             assert await page.eval(CONTRASTS) == [], part
             assert await page.eval(UNNAMED) == [], part
             assert await page.eval(WIDER) <= 0, f"{part} is wider than the window"

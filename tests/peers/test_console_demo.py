@@ -35,7 +35,7 @@ def demo(browser: None) -> Iterator[Infergate]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(tab: Page, demo: Infergate) -> AsyncIterator[Page]:
-    await tab.look(*WIDE)
+    await tab.emulate(*WIDE)
     await tab.open("data:text/html,next")
     tab.requests.clear()
     await tab.open(f"http://{demo.admin}/console/#try")
@@ -54,7 +54,7 @@ def pictures(tmp_path: Path) -> Path:
 BEST = "document.querySelector('#try-views .score.best span').textContent"
 
 
-async def test_a_drawn_digit_is_recognized(page: Page, shots: Path) -> None:
+async def test_a_drawn_digit_is_recognized(page: Page, screenshots: Path) -> None:
     assert await page.eval("document.getElementById('try-demo').checkVisibility()")
     await page.eval(CLICK.format("pad-seven"))
     await page.eval(CLICK.format("send"))
@@ -71,7 +71,7 @@ async def test_a_drawn_digit_is_recognized(page: Page, shots: Path) -> None:
     assert await page.eval(inked) == 8
     await page.eval(CLICK.format("send"))
     await page.until(f"{BEST} === 'one'", "the line is a one")
-    await page.shoot(shots / "demo-digit.png", whole=True)
+    await page.screenshot(screenshots / "demo-digit.png", whole=True)
 
 
 async def test_the_pointer_draws(page: Page) -> None:
@@ -91,7 +91,7 @@ async def test_the_pointer_draws(page: Page) -> None:
     assert (data[10], data[18], data[2], data[63]) == (16, 16, 4, 0)
 
 
-async def test_the_pad_draws_a_small_image_of_any_model(page: Page, shots: Path) -> None:
+async def test_the_pad_draws_a_small_image_of_any_model(page: Page, screenshots: Path) -> None:
     """An input of the shape [1, 1, 28, 28], as models for handwriting have."""
     enter = (
         "for (const [id, value] of Object.entries({}))"
@@ -112,9 +112,9 @@ async def test_the_pad_draws_a_small_image_of_any_model(page: Page, shots: Path)
     assert (drawn["shape"], len(drawn["data"])) == (image["shape"], 28 * 28)
     assert drawn["data"].count(255) == 9, "the pen is three pixels wide"
     for size in (NARROW, WIDE):
-        await page.look(*size)
+        await page.emulate(*size)
         assert await page.eval(WIDER) <= 0
-        await page.shoot(shots / f"pad-28-{size[0]}.png")
+        await page.screenshot(screenshots / f"pad-28-{size[0]}.png")
     await page.eval(CLICK.format("send"))
     await page.until("document.querySelector('#try-views canvas[aria-label^=INPUT0]')")
     assert await page.eval("document.querySelector('#try-summary .pill').textContent") == "ok"
@@ -123,7 +123,7 @@ async def test_the_pad_draws_a_small_image_of_any_model(page: Page, shots: Path)
     assert not await page.eval("document.getElementById('pad').checkVisibility()")
 
 
-async def test_the_same_request_in_every_protocol(page: Page, shots: Path) -> None:
+async def test_the_same_request_in_every_protocol(page: Page, screenshots: Path) -> None:
     await page.eval(CLICK.format("pad-seven"))
     offered = "[...document.querySelectorAll('#try-protocol option')].map((e) => e.value)"
     protocols = await page.eval(offered)
@@ -146,7 +146,7 @@ async def test_the_same_request_in_every_protocol(page: Page, shots: Path) -> No
     assert not any("cannot be decoded" in text for text in (*decoded, *answered.values()))
     await page.eval("document.querySelector('input[name=how-all][value=bytes]').click()")
     assert await page.eval(f"{items}[0].querySelector('pre.bytes').checkVisibility()")
-    await page.shoot(shots / "demo-protocols.png", whole=True)
+    await page.screenshot(screenshots / "demo-protocols.png", whole=True)
 
 
 async def test_the_request_is_copied_as_code(page: Page) -> None:
@@ -170,7 +170,7 @@ async def test_the_request_is_copied_as_code(page: Page) -> None:
 
 
 async def test_traffic_and_a_broken_server_bring_the_diagram_to_life(
-    page: Page, shots: Path, pictures: Path
+    page: Page, screenshots: Path, pictures: Path
 ) -> None:
     await page.eval("location.hash = '#live'")
     await page.until("document.getElementById('demo').checkVisibility()")
@@ -180,21 +180,23 @@ async def test_traffic_and_a_broken_server_bring_the_diagram_to_life(
     await page.until(f"{busy.format('endpoints')} >= 4")
     await show_a_translated_request(page)
     for scheme in ("light", "dark"):
-        await page.look(*WIDE, scheme)
-        await page.shoot(pictures / f"request-{scheme}.webp")
+        await page.emulate(*WIDE, scheme)
+        await page.screenshot(pictures / f"request-{scheme}.webp")
     await page.eval("location.hash = '#live'")
     await page.eval(CLICK.format("demo-break"))
     await page.until(f"{TEXT.format('demo-break')} === 'Repair the server'")
     failing = "document.querySelector('[data-key=\"back:tf-serving\"]')?.dataset.health"
     await page.until(f"['down', 'failing'].includes({failing})", "its only server is broken")
     for size, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "dark")):
-        await page.look(*size, scheme)
+        await page.emulate(*size, scheme)
         assert await page.eval(CONTRASTS) == []
         assert await page.eval(UNNAMED) == []
         assert await page.eval(WIDER) <= 0
-        await page.shoot(shots / f"demo-live-{scheme}-{size[0]}.png", whole=size is NARROW)
+        await page.screenshot(
+            screenshots / f"demo-live-{scheme}-{size[0]}.png", whole=size is NARROW
+        )
         if size is WIDE:
-            await page.shoot(pictures / f"console-{scheme}.webp")
+            await page.screenshot(pictures / f"console-{scheme}.webp")
     assert await axe_violations(page) == []
     await page.eval(CLICK.format("demo-break"))
     await page.until(f"{TEXT.format('demo-break')} === 'Break a server'")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from peers.incident_site import Incident, started_incident
+from peers.incident_site import Incident, run_incident
 from peers.page_checks import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
 from peers.support.axe import axe_violations
 from peers.support.chromium import Page
@@ -31,7 +31,7 @@ BLANK = "data:text/html,next"
 def incident(browser: None) -> Iterator[Incident]:
     """A gateway after this incident: one backend became slow, one failed, an endpoint was ejected,
     and a reload was rejected."""
-    with started_incident() as running:
+    with run_incident() as running:
         running.history()  # the counters start here
         perform_incident(running)
         yield running
@@ -59,7 +59,7 @@ def perform_incident(running: Incident) -> None:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(tab: Page, incident: Incident) -> AsyncIterator[Page]:
-    await tab.look(*WIDE)
+    await tab.emulate(*WIDE)
     await show(tab, incident)
     yield tab
     assert tab.console_errors == []
@@ -247,10 +247,10 @@ async def test_rates_do_not_jump(page: Page, states: list[tuple[int, ...]], rate
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_the_history_in_each_scheme_and_size(
-    page: Page, incident: Incident, shots: Path, scheme: str
+    page: Page, incident: Incident, screenshots: Path, scheme: str
 ) -> None:
     for size in (WIDE, NARROW, PHONE):
-        await page.look(*size, scheme)
+        await page.emulate(*size, scheme)
         await show(page, incident, "route=failing")
         await page.until("document.querySelector('#history-failed .request')")
         await page.eval(
@@ -258,7 +258,9 @@ async def test_the_history_in_each_scheme_and_size(
         )
         await page.eval("document.getElementById('history-charts').focus()")
         await page.press("End", 35)
-        await page.shoot(shots / f"history-{scheme}-{size[0]}.png", whole=size is not WIDE)
+        await page.screenshot(
+            screenshots / f"history-{scheme}-{size[0]}.png", whole=size is not WIDE
+        )
         assert await page.eval(CONTRASTS) == []
         assert await page.eval(UNNAMED) == []
         assert await page.eval(WIDER) <= 0

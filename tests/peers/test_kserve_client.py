@@ -41,7 +41,7 @@ def test_the_sdk(gateway: Infergate) -> None:
         "rest live": True,
         "rest ready": True,
         "rest model ready": True,
-        "rest other model ready": False,
+        "rest unknown model ready": False,
         "rest infer": SIMPLE,
         "rest infer binary": SIMPLE,
         "grpc live": True,

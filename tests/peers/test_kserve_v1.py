@@ -65,7 +65,7 @@ def expected(model: str, rows: Any, **others: Any) -> dict[str, Any]:
     return {
         "live": True,
         "ready": True,
-        "other ready": [404, {"error": "Model with name nosuch does not exist."}],
+        "unknown ready": [404, {"error": "Model with name nosuch does not exist."}],
         "infer": {"predictions": rows},
         "binary event": answer,
         "structured event": answer,

@@ -69,7 +69,7 @@ async def test_search_finds_rate_limiting(page: Page, address: str, scheme: str)
 
 
 async def test_tables_are_readable_on_a_phone(page: Page, address: str) -> None:
-    await page.look(*NARROW)
+    await page.emulate(*NARROW)
     problems = {}
     for name in WIDE_TABLES:
         await page.open(f"{address}/{name}.html")

@@ -291,7 +291,7 @@ def test_tensorflow_reads_what_we_write(tensorflow: TensorFlow, tensor: Tensor) 
         expected.add(as_floats.astype("<f4").tobytes())
     for contents in ("auto", "raw", "typed"):
         proto = b"".join(tensor_parts(tensor, contents))
-        answer = tensorflow.ask({"proto": base64.b64encode(proto).decode()})
+        answer = tensorflow.send({"proto": base64.b64encode(proto).decode()})
         for reader, result in answer.items():
             assert base64.b64decode(result["data"]) in expected, (reader, contents, result)
             assert result["shape"] == list(tensor.shape)
@@ -300,7 +300,7 @@ def test_tensorflow_reads_what_we_write(tensorflow: TensorFlow, tensor: Tensor) 
 @settings(deadline=None)
 @given(tensor=strategies.tensors(name=None))
 def test_we_read_what_tensorflow_writes(tensorflow: TensorFlow, tensor: Tensor) -> None:
-    answer = tensorflow.ask(
+    answer = tensorflow.send(
         {
             "dtype": TYPES[tensor.datatype].number,
             "shape": list(tensor.shape),
@@ -318,6 +318,6 @@ def test_every_datatype_is_judged(tensorflow: TensorFlow) -> None:
     for datatype in Datatype:
         tensor = Tensor("x", datatype, (0,), b"")
         proto = base64.b64encode(b"".join(tensor_parts(tensor, "auto"))).decode()
-        assert all("data" in result for result in tensorflow.ask({"proto": proto}).values()), (
+        assert all("data" in result for result in tensorflow.send({"proto": proto}).values()), (
             datatype
         )

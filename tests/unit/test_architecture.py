@@ -442,7 +442,7 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("module", "source", "expected"), VIOLATIONS)
-def test_a_broken_rule_is_named(module: str, source: str, expected: str) -> None:
+def test_a_broken_rule_is_reported(module: str, source: str, expected: str) -> None:
     found = violations(module, source, MODULES)
     assert found
     assert any(expected in each for each in found), found

@@ -1,5 +1,5 @@
 """Tests that the modules that mypyc compiles (pyproject.toml) avoid code that mypyc does not
-support or compiles to something else. docs/decisions/0050-compiled-engines.md lists these traps."""
+support or compiles incorrectly. docs/decisions/0050-compiled-engines.md lists these traps."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _class_traps(node: ast.ClassDef, untyped: set[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("async def f():\n    yield 1", ["1: an async generator"]),
         ("async def f():\n    await g()", []),
@@ -175,8 +175,8 @@ def _class_traps(node: ast.ClassDef, untyped: set[str]) -> Iterator[str]:
         ("A: Final[tuple[float, ...]] = (1, 0.5)", []),
     ],
 )
-def test_traps_are_found(text: str, found: list[str]) -> None:
-    assert list(traps(text)) == found
+def test_traps_are_found(text: str, expected: list[str]) -> None:
+    assert list(traps(text)) == expected
 
 
 def test_each_module_is_listed_once() -> None:
@@ -229,10 +229,10 @@ def _interpreted_subclasses(bases: set[str]) -> Iterator[tuple[Path, ast.ClassDe
     """Yield the classes in other modules and in tests that extend one of ``bases``."""
     compiled = {PACKAGE / f"{name}.py" for name in MODULES}
     # parsing the few files with such a statement takes a tenth of the time of parsing all
-    suspect = re.compile(rf"^ *class \w+\([^:]*\b(?:{'|'.join(bases)})\b", re.MULTILINE)
+    subclass = re.compile(rf"^ *class \w+\([^:]*\b(?:{'|'.join(bases)})\b", re.MULTILINE)
     for folder in (PACKAGE, PROJECT / "tests"):
         for path in folder.rglob("*.py"):
-            if path in compiled or not suspect.search(text := path.read_text(encoding="utf-8")):
+            if path in compiled or not subclass.search(text := path.read_text(encoding="utf-8")):
                 continue
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ClassDef) and bases & set(map(last_name, node.bases)):

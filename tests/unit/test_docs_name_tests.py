@@ -1,4 +1,4 @@
-"""Pages of docs/ refer to existing tests and vectors; docs/faults.md lists all of tests/faults."""
+"""Pages of docs/ name existing tests and vectors, and docs/faults.md names all of tests/faults."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_each_file_of_faults_is_named() -> None:
 
 def test_each_row_of_faults_names_a_test() -> None:
     rows = [row for row in FAULTS.splitlines() if row.startswith("| ") and "---" not in row]
-    result = [row for row in rows if not row.startswith(("| Fault |", "| Test |"))]
-    assert all(NAMED.search(row) or "make soak" in row for row in result)
+    fault_rows = [row for row in rows if not row.startswith(("| Fault |", "| Test |"))]
+    assert all(NAMED.search(row) or "make soak" in row for row in fault_rows)
 
 
 @pytest.mark.parametrize("page", FIDELITY, ids=lambda page: page.stem)

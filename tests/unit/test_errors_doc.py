@@ -34,22 +34,22 @@ def rows(heading: str) -> dict[str, list[str]]:
     return {kind: [cell.strip() for cell in cells.split("|")] for kind, cells in lines}
 
 
-def test_every_outcome_has_its_row() -> None:
+def test_every_outcome_has_a_row() -> None:
     assert list(rows("Outcomes")) == [kind.value for kind in Kind]
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_the_pages_codes_equal_the_codes(kind: Kind) -> None:
+def test_the_page_has_the_codes_of_every_protocol(kind: Kind) -> None:
     v2_status, graphpipe_status = v2_rest.STATUS_BY_KIND[kind], graphpipe.STATUS_BY_KIND[kind]
-    result = explain(kind.value)
+    explanation = explain(kind.value)
     assert rows("Outcomes")[kind.value] == [
         str(v2_status)
         if v2_status == graphpipe_status
         else f"{v2_status}; GraphPipe {graphpipe_status}",
         GRPC[grpc_statuses.CODE_BY_KIND[kind]],
         f"`{legacy.CODE_BY_KIND[kind]}`",
-        result["meaning"],
-        result["advice"],
+        explanation["meaning"],
+        explanation["advice"],
     ]
 
 
@@ -57,7 +57,7 @@ def _codes_of(kinds: Mapping[Any, Kind], kind: Kind) -> list[Any]:
     return [code for code, each in kinds.items() if each is kind]
 
 
-def test_kinds_of_backend_errors() -> None:
+def test_the_page_maps_backend_errors_to_kinds() -> None:
     expected = {}
     for kind in Kind:
         statuses = [
@@ -75,5 +75,5 @@ def test_kinds_of_backend_errors() -> None:
     ("status", "kind"),
     [(418, Kind.BAD_REQUEST), (599, Kind.BACKEND_ERROR), (302, Kind.BACKEND_GARBAGE)],
 )
-def test_other_statuses(status: int, kind: Kind) -> None:
+def test_statuses_that_the_page_names_together(status: int, kind: Kind) -> None:
     assert http_status.kind_of_status(status) is kind

@@ -8,7 +8,7 @@ import pytest
 
 from plain_language import in_python, in_text, main
 
-RIGHT_CODE = '''
+VALID_CODE = '''
 """Routes of requests."""
 served_models = {}
 
@@ -19,7 +19,7 @@ class LeastRequest:
         """Return an endpoint."""
         return endpoints[0]  # ordered by load
 '''
-RIGHT_PAGE = """
+VALID_PAGE = """
 # Streams
 
 Responses are sent as they are received; the operator is asked for a password.
@@ -50,8 +50,8 @@ def test_coined_names_and_riddles_in_code_are_reported(
 
 
 def test_ordinary_code_and_pages_have_no_findings() -> None:
-    assert not list(in_python(RIGHT_CODE))
-    assert not list(in_text(RIGHT_PAGE))
+    assert not list(in_python(VALID_CODE))
+    assert not list(in_text(VALID_PAGE))
 
 
 def test_riddles_in_pages_are_reported() -> None:

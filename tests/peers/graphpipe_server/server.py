@@ -6,7 +6,7 @@ GET, and unsupported requests close the connection without a response. Models:
 =========  ===================================================================================
 identity   any inputs → the same; the metadata has one FP32, ``x`` → ``y``
 mute       the same without metadata, as in the examples
-sum        ``a``, ``b`` → the requested ones of ``sum`` and ``difference``, with metadata
+sum        ``a``, ``b`` → the requested outputs among ``sum`` and ``difference``, with metadata
 =========  ===================================================================================
 """
 
@@ -27,8 +27,8 @@ def identity(request):
 
 def add(request):
     names = [name.decode() for name in request.input_names]
-    given = dict(zip(names, request.input_tensors, strict=True))
-    outputs = {"sum": given["a"] + given["b"], "difference": given["a"] - given["b"]}
+    inputs = dict(zip(names, request.input_tensors, strict=True))
+    outputs = {"sum": inputs["a"] + inputs["b"], "difference": inputs["a"] - inputs["b"]}
     return [outputs[name.decode()] for name in request.output_names]
 
 
@@ -50,12 +50,12 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         request = convert.deserialize_request(bytearray(body))
         if request is None:
-            answer = convert.serialize_metadata_response(result)
+            response = convert.serialize_metadata_response(result)
         else:
-            answer = convert.serialize_infer_response(apply(request))
+            response = convert.serialize_infer_response(apply(request))
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(answer)
+        self.wfile.write(response)
 
 
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

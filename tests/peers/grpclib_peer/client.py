@@ -15,14 +15,14 @@ from grpclib.client import Channel, StreamStreamMethod, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError
 from raw import INFER, SERVICE, STREAM, Raw
 
-Reported = Any
+Outcome = Any
 
 
-async def scenarios(channel: Channel, messages: dict[str, bytes]) -> dict[str, Reported]:
+async def scenarios(channel: Channel, messages: dict[str, bytes]) -> dict[str, Outcome]:
     infer = UnaryUnaryMethod(channel, INFER, bytes, bytes)
     stream = StreamStreamMethod(channel, STREAM, bytes, bytes)
 
-    async def failed(call: Callable[[], Awaitable[Any]]) -> Reported:
+    async def error_of(call: Callable[[], Awaitable[Any]]) -> Outcome:
         try:
             await call()
         except GRPCError as error:
@@ -31,23 +31,23 @@ async def scenarios(channel: Channel, messages: dict[str, bytes]) -> dict[str, R
             return ["DEADLINE_EXCEEDED", "by the client"]
         return ["OK", None]
 
-    async def streamed() -> Reported:
+    async def read_after_writing() -> Outcome:
         async with stream.open(timeout=60) as opened:
             for _ in range(20):
                 await opened.send_message(messages["good"])
             await opened.end()
             return [len(each) async for each in opened]
 
-    async def in_turn() -> Reported:
+    async def read_after_each_write() -> Outcome:
         async with stream.open(timeout=60) as opened:
-            got = []
+            sizes = []
             for _ in range(20):
                 await opened.send_message(messages["good"])
-                got.append(len(await opened.recv_message()))
+                sizes.append(len(await opened.recv_message()))
             await opened.end()
-            return got
+            return sizes
 
-    async def given_up() -> Reported:
+    async def infer_after_cancelled_stream() -> Outcome:
         async with stream.open(timeout=60) as opened:
             await opened.send_message(messages["good"])
             await opened.recv_message()
@@ -60,13 +60,13 @@ async def scenarios(channel: Channel, messages: dict[str, bytes]) -> dict[str, R
         "good": (await infer(messages["good"], timeout=60, metadata={"x-mine": "1"})).hex(),
         "many": sorted({each.hex() for each in many}),
         "large": len(await infer(messages["large"], timeout=60)),
-        "unknown model": await failed(lambda: infer(messages["unknown"])),
-        "unknown method": await failed(lambda: unknown(b"")),
-        "no message": await failed(lambda: infer(b"\xff" * 5)),
-        "late": await failed(lambda: infer(messages["slow"], timeout=0.3)),
-        "stream": await streamed(),
-        "in turn": await in_turn(),
-        "given up": await given_up(),
+        "unknown model": await error_of(lambda: infer(messages["unknown"])),
+        "unknown method": await error_of(lambda: unknown(b"")),
+        "no message": await error_of(lambda: infer(b"\xff" * 5)),
+        "late": await error_of(lambda: infer(messages["slow"], timeout=0.3)),
+        "stream": await read_after_writing(),
+        "in turn": await read_after_each_write(),
+        "given up": await infer_after_cancelled_stream(),
     }
 
 

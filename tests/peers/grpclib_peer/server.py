@@ -14,7 +14,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Server
 from raw import INFER, SERVICE, STREAM, Raw
 
-ANSWER = bytes.fromhex(sys.stdin.readline())
+RESPONSE = bytes.fromhex(sys.stdin.readline())
 
 
 class Service:
@@ -24,22 +24,22 @@ class Service:
             raise GRPCError(Status.INVALID_ARGUMENT, "näh %41")
         if b"slow" in message:
             await asyncio.sleep(60)
-        await stream.send_message(ANSWER)
+        await stream.send_message(RESPONSE)
 
     async def stream(self, stream: Any) -> None:
         async for _ in stream:
-            await stream.send_message(b"\x12" + _length(len(ANSWER)) + ANSWER)
+            await stream.send_message(b"\x12" + _length(len(RESPONSE)) + RESPONSE)
 
     async def live(self, stream: Any) -> None:
         await stream.recv_message()
         await stream.send_message(b"\x08\x01")
 
     def __mapping__(self) -> dict[str, Any]:
-        both, one = Cardinality.STREAM_STREAM, Cardinality.UNARY_UNARY
+        stream, unary = Cardinality.STREAM_STREAM, Cardinality.UNARY_UNARY
         return {
-            INFER: Handler(self.infer, one, bytes, bytes),
-            STREAM: Handler(self.stream, both, bytes, bytes),
-            f"{SERVICE}/ServerLive": Handler(self.live, one, bytes, bytes),
+            INFER: Handler(self.infer, unary, bytes, bytes),
+            STREAM: Handler(self.stream, stream, bytes, bytes),
+            f"{SERVICE}/ServerLive": Handler(self.live, unary, bytes, bytes),
         }
 
 

@@ -44,20 +44,20 @@ class Scenarios:
         self.url = url
         self.protocol = api.ProtocolType.from_str(protocol)
 
-    def context(self, model, version=None, **more):
-        return api.InferContext(self.url, self.protocol, model, version, **more)
+    def context(self, model, version=None, **options):
+        return api.InferContext(self.url, self.protocol, model, version, **options)
 
     def run(self, model, inputs, outputs, batch=1, version=None):
         """Return the outputs and the version that ran."""
         context = self.context(model, version)
         return plain(context.run(inputs, outputs, batch)), context.get_last_request_model_version()
 
-    def simple(self, **more):
+    def simple(self, **options):
         return self.run(
             "simple",
             {"INPUT0": [RANGE], "INPUT1": [ONES]},
             {"OUTPUT0": RAW, "OUTPUT1": RAW},
-            **more,
+            **options,
         )
 
     # health, status, repository
@@ -179,20 +179,22 @@ class Scenarios:
         return bool((same == numbers).all())
 
     def infer_async(self):
-        """Concurrent requests: each response belongs to its own request."""
-        context, done, fields = self.context("simple"), threading.Semaphore(0), {}
+        """Check that each response of concurrent requests belongs to its own request."""
+        context, done, requests = self.context("simple"), threading.Semaphore(0), {}
 
-        def answered(n, of, request):
-            fields[n] = request
+        def on_response(n, _context, request):
+            requests[n] = request
             done.release()
 
         for n in range(4):
             inputs = {"INPUT0": [RANGE * n], "INPUT1": [ONES]}
             context.async_run(
-                lambda of, request, n=n: answered(n, of, request), inputs, {"OUTPUT0": RAW}
+                lambda ctx, request, n=n: on_response(n, ctx, request), inputs, {"OUTPUT0": RAW}
             )
         assert all(done.acquire(timeout=SECONDS) for _ in range(4))
-        return [plain(context.get_async_run_results(fields[n]))["OUTPUT0"][0][:3] for n in range(4)]
+        return [
+            plain(context.get_async_run_results(requests[n]))["OUTPUT0"][0][:3] for n in range(4)
+        ]
 
     def sequence(self):
         context = self.context("sequence", correlation_id=4242)
@@ -202,17 +204,17 @@ class Scenarios:
         ]
 
     def stream(self):
-        """Streaming over gRPC: asynchronous only, with responses in the order of the requests."""
+        """Stream over gRPC asynchronously. The responses are in the order of the requests."""
         context = self.context("sequence", correlation_id=77, streaming=True)
         done, received = threading.Semaphore(0), []
 
-        def answered(of, request):
+        def on_response(_context, request):
             received.append(request)
             done.release()
 
         for n, flags in ((5, START), (6, 0), (7, END)):
             inputs = {"INPUT": [np.array([n], np.int32)]}
-            context.async_run(answered, inputs, {"OUTPUT": RAW}, flags=flags)
+            context.async_run(on_response, inputs, {"OUTPUT": RAW}, flags=flags)
         assert all(done.acquire(timeout=SECONDS) for _ in range(3))
         return [plain(context.get_async_run_results(each))["OUTPUT"] for each in received]
 
@@ -247,8 +249,8 @@ class Scenarios:
         try:
             context.run(inputs, {"OUTPUT": RAW})
         except api.InferenceServerException as error:
-            refused = error.message()
-        return [refused, plain(context.run(inputs, {"OUTPUT": RAW}, flags=START | END))]
+            text = error.message()
+        return [text, plain(context.run(inputs, {"OUTPUT": RAW}, flags=START | END))]
 
 
 def plain(outputs):
@@ -265,7 +267,7 @@ def _plain(value):
 
 def main():
     protocol, url = sys.argv[1:]
-    left_out = {
+    skipped = {
         "context",
         "run",
         "simple",
@@ -273,7 +275,7 @@ def main():
         *(["stream"] if protocol == "http" else []),
     }
     scenarios = Scenarios(protocol, url)
-    for name in [each for each in vars(Scenarios) if each[0] != "_" and each not in left_out]:
+    for name in [each for each in vars(Scenarios) if each[0] != "_" and each not in skipped]:
         try:
             outcome = {"ok": getattr(scenarios, name)()}
         except api.InferenceServerException as error:

@@ -24,9 +24,11 @@ async def axe_violations(page: Page) -> list[str]:
     """Return the rules that the page breaks, with the elements."""
     if not await page.eval("'axe' in window"):
         await page.eval(f"{prepare_axe()}; undefined")
-    found = await page.eval(f"axe.run(document, {_OPTIONS}).then((result) => result.violations)")
+    violations = await page.eval(
+        f"axe.run(document, {_OPTIONS}).then((result) => result.violations)"
+    )
     return [
         f"{rule['id']}: {node['html'][:120]} {node['failureSummary']}"
-        for rule in found
+        for rule in violations
         for node in rule["nodes"]
     ]

@@ -1,7 +1,7 @@
 """A headless browser, driven over its DevTools protocol.
 
-The browser is Debian's ``chromium`` (``apt-get install chromium``), or the program in the variable
-CHROMIUM. The tests do not install a browser because of its size.
+The browser is Debian's ``chromium`` (``apt-get install chromium``), or the program that
+the environment variable CHROMIUM names. The tests do not install a browser because of its size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds to wait for actions that take one second on an idle machine."""
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
@@ -37,8 +37,8 @@ _FLAGS = (
 
 def chromium() -> str:
     """Return the path of a browser. Raises RuntimeError if there is none."""
-    named = os.environ.get("CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, NAMES)), None)
+    configured = os.environ.get("CHROMIUM")
+    found = configured or next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
         raise RuntimeError(
             "no Chromium found: apt-get install chromium, or set CHROMIUM to its path"
@@ -53,7 +53,7 @@ class Page:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._session = ""
         self.console_errors: list[str] = []
         self.requests: list[str] = []
@@ -77,10 +77,10 @@ class Page:
         message: dict[str, Any] = {"id": number, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        pending = self._pending[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json(message)
-        async with asyncio.timeout(PATIENCE):
-            response = await answer
+        async with asyncio.timeout(TIMEOUT):
+            response = await pending
         assert "error" not in response, (method, response["error"])
         result: dict[str, Any] = response["result"]
         return result
@@ -89,11 +89,11 @@ class Page:
         async for message in self._socket:
             document = json.loads(message.data)
             if "id" in document:
-                self._answers.pop(document["id"]).set_result(document)
+                self._pending.pop(document["id"]).set_result(document)
             else:
-                self._hear(document["method"], document["params"])
+                self._handle_event(document["method"], document["params"])
 
-    def _hear(self, method: str, params: dict[str, Any]) -> None:
+    def _handle_event(self, method: str, params: dict[str, Any]) -> None:
         match method:
             case "Runtime.consoleAPICalled" if params["type"] in {"error", "warning", "assert"}:
                 self.console_errors.append(f"console: {params['args']}")
@@ -108,7 +108,7 @@ class Page:
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"]["url"])
 
-    # ---- what tests do
+    # ---- actions for tests
 
     async def open(self, url: str) -> None:
         await self._send("Page.navigate", url=url)
@@ -122,21 +122,23 @@ class Page:
         assert "exceptionDetails" not in response, response["exceptionDetails"]
         return response["result"].get("value")
 
-    async def until(self, expression: str, why: str = "") -> None:
+    async def until(self, expression: str, description: str = "") -> None:
         """Wait until ``expression`` is truthy."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not await self.eval(f"Boolean({expression})"):
-            assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {why or expression}"
+            assert time.monotonic() < deadline, (
+                f"not within {TIMEOUT:g} s: {description or expression}"
+            )
             await asyncio.sleep(0.05)
 
     async def press(self, key: str, code: int, text: str = "", modifiers: int = 0) -> None:
         """Press a key; ``code`` is its virtual key code."""
-        how = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
-        down = {**how, "text": text} if text else how
+        event = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+        down = {**event, "text": text} if text else event
         await self._send("Input.dispatchKeyEvent", type="keyDown", **down)
-        await self._send("Input.dispatchKeyEvent", type="keyUp", **how)
+        await self._send("Input.dispatchKeyEvent", type="keyUp", **event)
 
-    async def look(self, width: int, height: int, scheme: str = "light") -> None:
+    async def emulate(self, width: int, height: int, scheme: str = "light") -> None:
         """Set the window's size and the preferred colour ``scheme`` (light or dark)."""
         await self._send(
             "Emulation.setDeviceMetricsOverride",
@@ -145,7 +147,7 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self._send("Emulation.setEmulatedMedia", features=features)
 
-    async def shoot(self, file: Path, *, whole: bool = False) -> None:
+    async def screenshot(self, file: Path, *, whole: bool = False) -> None:
         """Take a screenshot of the window, or of the ``whole`` page, as PNG or WebP."""
         kind = {"format": "webp", "quality": 85} if file.suffix == ".webp" else {"format": "png"}
         response = await self._send("Page.captureScreenshot", captureBeyondViewport=whole, **kind)
@@ -156,7 +158,7 @@ class Page:
 async def opened_page() -> AsyncIterator[Page]:
     """Open a tab in a new browser."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        process = subprocess.Popen(  # noqa: ASYNC220 - at once
+        process = subprocess.Popen(  # noqa: ASYNC220 - Popen returns without waiting
             [chromium(), *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
@@ -166,7 +168,7 @@ async def opened_page() -> AsyncIterator[Page]:
                 lambda: process.poll() is not None or _lines(port_file) >= 2,
                 "the browser opens its port",
             )
-            assert process.poll() is None, f"the browser ended with {process.returncode}"
+            assert process.poll() is None, f"the browser exited with status {process.returncode}"
             port, path = port_file.read_text().splitlines()[:2]
             async with (
                 aiohttp.ClientSession() as session,
@@ -181,9 +183,7 @@ async def opened_page() -> AsyncIterator[Page]:
                 yield page
                 await page.close()
         finally:
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # it leads its own process group: see start_new_session
+            os.killpg(process.pid, signal.SIGKILL)  # start_new_session gave it its own group
             process.wait()
 
 
@@ -191,8 +191,8 @@ def _lines(file: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-async def _until(met: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not met():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+async def _until(condition: Callable[[], bool], description: str) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {TIMEOUT:g} s: {description}"
         await asyncio.sleep(0.05)

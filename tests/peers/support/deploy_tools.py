@@ -1,4 +1,4 @@
-"""Tools that check deploy/; promtool only where it is available."""
+"""Tools that check deploy/. promtool is optional."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def promtool(tools: Installed) -> str | None:
 
 
 def _unpack(tools: Installed) -> None:
-    """Extract promtool from the package. Installing the package would start a Prometheus."""
+    """Extract promtool from the package. Installing the package would start a Prometheus server."""
     if promtool(tools) or not shutil.which("apt-get"):
         return
     with tempfile.TemporaryDirectory() as folder:

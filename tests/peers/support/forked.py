@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 from peers.support.template import MAX_MESSAGE_BYTES
 
-_WANTED = os.environ.get("INFERGATE_FORKED", "yes") != "no"
+_IS_ENABLED = os.environ.get("INFERGATE_FORKED", "yes") != "no"
 _ENVIRONMENT = dict(os.environ)
 """The environment before any test changes it."""
 _STARTUP_PREFIXES = (
@@ -82,7 +82,7 @@ class _Template:
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("template.py"), str(theirs.fileno())],
@@ -97,7 +97,7 @@ class _Template:
     def ask(self, message: Mapping[str, object], *descriptors: int) -> int:
         data = json.dumps(message).encode()
         assert len(data) < MAX_MESSAGE_BYTES
-        with self._turn:
+        with self._lock:
             socket.send_fds(self._control, [data], descriptors)
             return int(self._control.recv(MAX_MESSAGE_BYTES))
 
@@ -113,7 +113,7 @@ def forked(
     argv: Sequence[str], env: Mapping[str, str], folder: Path, log: BinaryIO
 ) -> Forked | None:
     """Fork a gateway that runs ``argv``. Return None if ``argv`` cannot be forked."""
-    if not _WANTED or list(argv[:3]) != [sys.executable, "-m", "infergate"]:
+    if not _IS_ENABLED or list(argv[:3]) != [sys.executable, "-m", "infergate"]:
         return None
     if _startup_variables(env) != _startup_variables(_ENVIRONMENT):
         return None

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peers.models import kserve as sources
+from peers.models import kserve as kserve_programs
 
 from .installed import Installed, install
 from .process import Launch, free_ports, scenario_results, started
 
-_SOURCES = Path(sources.__file__).parent
+_PROGRAMS = Path(kserve_programs.__file__).parent
 
 
 @dataclass(frozen=True)
 class KServe:
-    """A running KServe. ``http`` and ``grpc`` are each ``host:port``."""
+    """A KServe server. ``http`` and ``grpc`` are each ``host:port``."""
 
     http: str
     grpc: str
@@ -35,20 +35,20 @@ def prepare_kserve() -> Installed:
 
 
 def started_kserve() -> AbstractContextManager[KServe]:
-    """Run a KServe with all models loaded."""
+    """Run a KServe server with all models loaded."""
     return _started("server.py")
 
 
 def started_kserve_v1() -> AbstractContextManager[KServe]:
-    """Run a KServe with the models of ``v1_server.py``."""
+    """Run a KServe server with the models of ``v1_server.py``."""
     return _started("v1_server.py")
 
 
 def started_transformer(predictor: str, protocol: str) -> AbstractContextManager[KServe]:
-    """Run a KServe with a transformer in front of ``predictor`` (``host:port``), which it calls
-    over ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
-    request = ["--predictor_host", predictor, "--predictor_protocol", protocol]
-    return _started("transformer.py", *request, "--enable_predictor_health_check")
+    """Run a KServe transformer in front of ``predictor`` (``host:port``), which it calls over
+    ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
+    options = ["--predictor_host", predictor, "--predictor_protocol", protocol]
+    return _started("transformer.py", *options, "--enable_predictor_health_check")
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def started_event_display() -> Iterator[str]:
 
     def prepare(_folder: Path) -> Launch:
         (port,) = free_ports(1)
-        argv = [str(peer.python), str(_SOURCES / "event_display.py"), str(port)]
+        argv = [str(peer.python), str(_PROGRAMS / "event_display.py"), str(port)]
         return Launch("event_display", argv, dict(os.environ), [port])
 
     with started(prepare) as running:
@@ -74,7 +74,7 @@ def _started(program: str, *options: str) -> Iterator[KServe]:
         ports = ["--http_port", str(http), "--grpc_port", str(grpc)]
         return Launch(
             f"KServe {program}",
-            [str(peer.python), str(_SOURCES / program), *ports, *options],
+            [str(peer.python), str(_PROGRAMS / program), *ports, *options],
             {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             [http, grpc],
         )
@@ -85,10 +85,10 @@ def _started(program: str, *options: str) -> Iterator[KServe]:
 
 def kserve_v1_report(http: str, model: str, rows: object) -> dict[str, Any]:
     """Return the results of the scenarios of ``v1_client.py``."""
-    program = _SOURCES / "v1_client.py"
+    program = _PROGRAMS / "v1_client.py"
     return scenario_results(prepare_kserve().python, program, http, model, json.dumps(rows))
 
 
 def kserve_report(http: str, grpc: str) -> dict[str, Any]:
     """Return the results of the scenarios of ``client.py``."""
-    return scenario_results(prepare_kserve().python, _SOURCES / "client.py", http, grpc)
+    return scenario_results(prepare_kserve().python, _PROGRAMS / "client.py", http, grpc)

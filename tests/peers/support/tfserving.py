@@ -1,8 +1,8 @@
 """Clients of TensorFlow Serving's APIs, a server of its gRPC API, and TensorFlow itself.
 
 ovmsclient is OpenVINO's client. The stubs of tensorflow-serving-api run without TensorFlow, with
-the messages of tensorflow-protobuf. pythie-serving is a server that supports only Predict; in these
-tests it serves a table. tensorflow-cpu (1.2 GB installed) is the reference for TensorProtos.
+the messages of tensorflow-protobuf. pythie-serving is a server that supports only Predict; its
+model here is a lookup table. tensorflow-cpu (1.2 GB installed) is the reference for TensorProtos.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def tfserving_api_report(address: str) -> dict[str, Any]:
 
 @contextmanager
 def started_pythie() -> Iterator[str]:
-    """Run pythie-serving with the table ``prices``: (a, b) → price; yield its ``host:port``."""
+    """Run pythie-serving with the table ``prices``, which maps (a, b) to a price. Yield its
+    ``host:port``."""
     peer = prepare_pythie()
 
     def prepare(folder: Path) -> Launch:
@@ -98,14 +99,14 @@ class TensorFlow:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of ``tfs_client/judge.py`` to ``question``."""
+    def send(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the response of ``tfs_client/judge.py`` to ``request``."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
+        response: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return response
 
 
 @contextmanager

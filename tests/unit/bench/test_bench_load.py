@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from bench import load
-from bench.load import PERCENTILES, Contender, LoadError, Pace, Request, percentiles, waited
+from bench.load import PERCENTILES, Contender, LoadError, Pace, Request, latencies_ms, percentiles
 
 
 def test_percentiles_use_nearest_rank() -> None:
@@ -30,7 +30,7 @@ DELAYED = [(0, 25_000), (25_000, 26_000), (26_000, 27_000), (30_000, 31_000)]
 def test_a_delayed_request_is_measured_from_its_scheduled_time(
     times: list[tuple[int, int]], rate: int, latencies: list[float]
 ) -> None:
-    assert waited(times, rate) == latencies
+    assert latencies_ms(times, rate) == latencies
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from bench.relay import _GrpcClient, _JsonClient, _Server
 
 WORK = requests.tiny("echo")
 REQUEST = b"\x00" + len(WORK.message()).to_bytes(4, "big") + WORK.message()
-RESPONSE = b"\x00" + len(WORK.answer()).to_bytes(4, "big") + WORK.answer()
+RESPONSE = b"\x00" + len(WORK.response()).to_bytes(4, "big") + WORK.response()
 
 
 class RecordingTransport:
@@ -58,5 +58,5 @@ def test_json_is_translated_to_a_grpc_message_and_back(server: _Server) -> None:
     client = _JsonClient(server, WORK.message())
     received, response = exchange(server, client, [post[:90], post[90:]])
     assert received.endswith(h2.frame(h2.DATA, h2.END_STREAM, 1, REQUEST))
-    expected = json.loads(WORK.json_answer().partition(b"\r\n\r\n")[2])
+    expected = json.loads(WORK.json_response().partition(b"\r\n\r\n")[2])
     assert json.loads(response.partition(b"\r\n\r\n")[2]) == expected

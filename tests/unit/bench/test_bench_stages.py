@@ -35,11 +35,11 @@ def frames(*inner: str) -> list[str]:
         (("RemoteBackend.perform backends/remote", "V2Grpc.build_request codecs/v2_grpc/codec"),
          stages.REQUEST_OUT),
         (("RemoteBackend.perform backends/remote", "V2Grpc.parse_response codecs/v2_grpc/codec"),
-         stages.ANSWER_IN),
+         stages.RESPONSE_IN),
         (("PassThrough.infer gateway/frontend", "V2Grpc.validate codecs/v2_grpc/codec"),
          stages.REQUEST_IN),
         (("Frontend.respond gateway/frontend", "Metrics.count observe/metrics"), stages.OBSERVE),
-        (("V2Rest.build_response codecs/v2_rest/codec",), stages.ANSWER_OUT),
+        (("V2Rest.build_response codecs/v2_rest/codec",), stages.RESPONSE_OUT),
         (("Frontend.respond gateway/frontend", "helper codecs/v2_rest/unknown"), stages.GATEWAY),
     ],
 )  # fmt: skip

@@ -17,8 +17,8 @@ def request(binary):
     return InferRequest("simple", inputs)
 
 
-def summary(answer):
-    return {output.name: output.as_numpy().ravel().tolist()[:2] for output in answer.outputs}
+def summary(response):
+    return {output.name: output.as_numpy().ravel().tolist()[:2] for output in response.outputs}
 
 
 async def main(http, grpc):
@@ -29,7 +29,7 @@ async def main(http, grpc):
         "rest live": lambda: rest.is_server_live(url),
         "rest ready": lambda: rest.is_server_ready(url),
         "rest model ready": lambda: rest.is_model_ready(url, "simple"),
-        "rest other model ready": lambda: rest.is_model_ready(url, "nosuch"),
+        "rest unknown model ready": lambda: rest.is_model_ready(url, "nosuch"),
         "rest infer": lambda: rest.infer(url, request(False), model_name="simple"),
         "rest infer binary": lambda: rest.infer(url, request(True), model_name="simple"),
         "grpc live": rpc.is_server_live,
@@ -37,10 +37,10 @@ async def main(http, grpc):
         "grpc model ready": lambda: rpc.is_model_ready("simple"),
         "grpc infer": lambda: rpc.infer(request(True)),
     }
-    for name, act in scenarios.items():
-        answer = await act()
-        reported = answer if isinstance(answer, bool | None) else summary(answer)
-        sys.stdout.write(json.dumps([name, reported]) + "\n")
+    for name, call in scenarios.items():
+        result = await call()
+        outcome = result if isinstance(result, bool | None) else summary(result)
+        sys.stdout.write(json.dumps([name, outcome]) + "\n")
     await rest.close()
     await rpc.close()
 

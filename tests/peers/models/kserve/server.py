@@ -11,7 +11,7 @@ class Echo(Model):
     """Returns each input INPUT<n> as OUTPUT<n>, its data unchanged."""
 
     def predict(self, payload: InferRequest, headers=None, response_headers=None):
-        return _answer(self, payload, [_renamed(each) for each in payload.inputs])
+        return _response(self, payload, [_renamed(each) for each in payload.inputs])
 
 
 class SumDifference(Model):
@@ -24,7 +24,7 @@ class SumDifference(Model):
             output = InferOutput(name, list(result.shape), "INT32")
             output.set_data_from_numpy(result, binary_data=False)
             outputs.append(output)
-        return _answer(self, payload, outputs)
+        return _response(self, payload, outputs)
 
     def get_input_types(self):
         return [{"name": f"INPUT{i}", "datatype": "INT32", "shape": [-1, 16]} for i in range(2)]
@@ -40,7 +40,7 @@ class Fail(Model):
         raise RuntimeError("the model failed")
 
 
-def _answer(model: Model, payload: InferRequest, outputs: list[InferOutput]) -> InferResponse:
+def _response(model: Model, payload: InferRequest, outputs: list[InferOutput]) -> InferResponse:
     """Like KServe's own runtimes, respond in binary if the client requested it."""
     return InferResponse(
         payload.id or str(uuid4()),

@@ -13,18 +13,18 @@ from kserve import InferenceRESTClient, RESTConfig
 ROWS = {"instances": json.loads(sys.argv[3])}
 
 
-def event():
+def example_event():
     return CloudEvent({"type": "com.example.t", "source": "example/source", "subject": "x"}, ROWS)
 
 
 async def send(url, message):
     headers, body = message
     async with httpx.AsyncClient() as client:
-        answer = await client.post(url, headers=headers, content=body)
-    assert answer.status_code == 200, answer.text
-    found = from_http(dict(answer.headers), answer.content)
-    assert found["id"]
-    return [found["type"], found["source"], found.data]
+        response = await client.post(url, headers=headers, content=body)
+    assert response.status_code == 200, response.text
+    event = from_http(dict(response.headers), response.content)
+    assert event["id"]
+    return [event["type"], event["source"], event.data]
 
 
 async def error(call):
@@ -42,23 +42,23 @@ async def main(http, model):
     scenarios = {
         "live": lambda: client.is_server_live(base),
         "ready": lambda: client.is_model_ready(base, model),
-        "other ready": lambda: error(client.is_model_ready(base, "nosuch")),
+        "unknown ready": lambda: error(client.is_model_ready(base, "nosuch")),
         "infer": lambda: client.infer(base, ROWS, model_name=model),
         "infer inputs": lambda: client.infer(base, {"inputs": [[1, 2]]}, model_name=model),
         "explain": lambda: error(client.explain(base, model, ROWS)),
-        "binary event": lambda: send(url, to_binary(event())),
-        "structured event": lambda: send(url, to_structured(event())),
+        "binary event": lambda: send(url, to_binary(example_event())),
+        "structured event": lambda: send(url, to_structured(example_event())),
         # last, because KServe closes the connection after an exception
         "infer ragged": lambda: error(
             client.infer(base, {"instances": [[1], [1, 2]]}, model_name=model)
         ),
     }
-    for name, act in scenarios.items():
+    for name, call in scenarios.items():
         try:
-            reported = await act()
+            outcome = await call()
         except httpx.HTTPError as failure:
-            reported = f"failed: {type(failure).__name__}"
-        sys.stdout.write(json.dumps([name, reported]) + "\n")
+            outcome = f"failed: {type(failure).__name__}"
+        sys.stdout.write(json.dumps([name, outcome]) + "\n")
     await client.close()
 
 

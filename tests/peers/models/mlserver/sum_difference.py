@@ -15,8 +15,8 @@ class SumDifference(MLModel):
         named = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
         a, b = named["INPUT0"], named["INPUT1"]
         results = {"OUTPUT0": a + b, "OUTPUT1": a - b}
-        wanted = [output.name for output in payload.outputs or []] or list(results)
-        outputs = [NumpyCodec.encode_output(name, results[name]) for name in wanted]
+        requested = [output.name for output in payload.outputs or []] or list(results)
+        outputs = [NumpyCodec.encode_output(name, results[name]) for name in requested]
         return InferenceResponse(model_name=self.name, id=payload.id, outputs=outputs)
 
 

@@ -9,9 +9,9 @@ class TritonPythonModel:
         self.total = 0
 
     def execute(self, requests):
-        return [self._answer(r) for r in requests]
+        return [self._response(r) for r in requests]
 
-    def _answer(self, request):
+    def _response(self, request):
         value = pb.get_input_tensor_by_name(request, "INPUT").as_numpy()
         start = pb.get_input_tensor_by_name(request, "START").as_numpy()
         self.total = int(value[0]) + (0 if start.flat[0] else self.total)

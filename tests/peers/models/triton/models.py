@@ -41,12 +41,12 @@ class Port:
     name: str
     datatype: str
     dims: tuple[int, ...]
-    more: str = ""
+    options: str = ""
 
-    def spelled(self) -> str:
+    def declaration(self) -> str:
         kind = "STRING" if self.datatype == "BYTES" else self.datatype
         dims = ", ".join(map(str, self.dims))
-        return f'{{ name: "{self.name}" data_type: TYPE_{kind} dims: [ {dims} ] {self.more} }}'
+        return f'{{ name: "{self.name}" data_type: TYPE_{kind} dims: [ {dims} ] {self.options} }}'
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Model:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     batch: int = 0
-    more: str = ""
+    options: str = ""
     versions: tuple[int, ...] = (1,)
     labels: tuple[str, ...] = ()
 
@@ -67,10 +67,10 @@ class Model:
             f'name: "{self.name}"',
             'backend: "python"',
             f"max_batch_size: {self.batch}",
-            f"input [ {', '.join(port.spelled() for port in self.inputs)} ]",
-            f"output [ {', '.join(port.spelled() for port in self.outputs)} ]",
+            f"input [ {', '.join(port.declaration() for port in self.inputs)} ]",
+            f"output [ {', '.join(port.declaration() for port in self.outputs)} ]",
             "instance_group [ { kind: KIND_CPU } ]",
-            self.more,
+            self.options,
             "",
         ])  # fmt: skip
 
@@ -110,14 +110,14 @@ MODELS = (
         "repeat",
         (Port("IN", "INT32", (-1,)), Port("DELAY", "UINT32", (-1,)), Port("WAIT", "UINT32", (1,))),
         (Port("OUT", "INT32", (1,)), Port("IDX", "UINT32", (1,))),
-        more="model_transaction_policy { decoupled: True }",
+        options="model_transaction_policy { decoupled: True }",
     ),
     Model(
         "accumulate",
         "accumulate",
         (Port("INPUT", "INT32", (1,)),),
         (Port("OUTPUT", "INT32", (1,)),),
-        more="""sequence_batching { control_input [
+        options="""sequence_batching { control_input [
           { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] }
         ] }""",
     ),
@@ -139,7 +139,7 @@ MODELS = (
         "version",
         (Port("INPUT0", "INT32", (-1,)),),
         (Port("VERSION", "INT32", (1,)),),
-        more="version_policy { specific { versions: [ 1, 3 ] } }",
+        options="version_policy { specific { versions: [ 1, 3 ] } }",
         versions=(1, 3),
     ),
     Model(

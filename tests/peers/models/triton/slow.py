@@ -16,9 +16,9 @@ class TritonPythonModel:
         self.cancelled = 0
 
     def execute(self, requests):
-        return [self._answer(r) for r in requests]
+        return [self._response(r) for r in requests]
 
-    def _answer(self, request):
+    def _response(self, request):
         seconds = float(pb.get_input_tensor_by_name(request, "SECONDS").as_numpy()[0])
         end = time.monotonic() + seconds
         while time.monotonic() < end:
