@@ -137,7 +137,7 @@ def echo(message: bytes, _context: grpc.ServicerContext) -> bytes:
 
 @pytest.fixture(scope="module")
 def started(rpc: RpcBackend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    rpc.answer = echo
+    rpc.respond = echo
     file = tmp_path_factory.mktemp("labels") / "labels.txt"
     write_labels(file)
     config = (CONFIG + BRIGHTEST).replace("ADDRESS", rpc.address).replace("LABELS", str(file))

@@ -103,7 +103,7 @@ class Timed(Infergate):
     def costliest(self) -> Cost:
         """Return the most expensive callback since the last call."""
         with Client(self.costs) as client:
-            document = json.loads(client.rest())
+            document = json.loads(client.read_to_end())
         return Cost(document["seconds"] * UNIT / max(document["unit"], UNIT), document["what"])
 
 

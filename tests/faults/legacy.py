@@ -164,7 +164,7 @@ def answer(
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def good_answer() -> bytes:
+def ok_response() -> bytes:
     header = inferred()
     return answer(SUM + DIFFERENCE + bytes(header.SerializeToString()), header=header)
 

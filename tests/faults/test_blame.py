@@ -101,12 +101,12 @@ async def test_requests_that_break_connections_eject_no_endpoint(engine: str) ->
             assert caught.value.kind is Kind.BACKEND_GARBAGE
         assert sum(each.closed for each in proxies) == 40
         async with load.callers(2):
-            await load.more(20)
+            await load.wait_for_responses(20)
         assert not load.failed
-        result = load.figures()
+        result = load.stats()
         assert [each.ejections for each in result] == [0, 0]
         assert sum(each.failed for each in result) == 40
-        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
+        assert await load.metric("infergate_endpoint_ejections_total", 0) == 0
 
 
 async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
@@ -126,13 +126,13 @@ async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
         for each in two:
             each.backend.seconds = 0.3
         async with load.callers(16):
-            await load.more(16)
-            await until(lambda: load.figures()[1].active > 5, "many requests are in progress")
+            await load.wait_for_responses(16)
+            await until(lambda: load.stats()[1].active > 5, "many requests are in progress")
             await proxies[1].stop()
-            await until(lambda: load.figures()[1].ejected == 1, "the endpoint is ejected")
-            await load.more(16)
-        assert await load.figure("infergate_endpoint_ejections_total", 1) == 1
-        assert load.figures()[0].ejections == 0
+            await until(lambda: load.stats()[1].ejected == 1, "the endpoint is ejected")
+            await load.wait_for_responses(16)
+        assert await load.metric("infergate_endpoint_ejections_total", 1) == 1
+        assert load.stats()[0].ejections == 0
 
 
 async def test_a_never_served_model_ejects_no_endpoint() -> None:
@@ -150,14 +150,14 @@ async def test_a_never_served_model_ejects_no_endpoint() -> None:
                     request = ours.perform(operation, context) if operation else load.send_request()
                     with pytest.raises(GatewayError, match="the disk is full"):
                         await request
-            return sum(each.ejections for each in load.figures())
+            return sum(each.ejections for each in load.stats())
 
         assert await declined(40) == 0
         await load.send_request()
         assert await declined(40, ModelReadyRequest("simple")) == 0
         assert await declined(20) == 1
         ejections = [
-            await load.figure("infergate_endpoint_ejections_total", position) for position in (0, 1)
+            await load.metric("infergate_endpoint_ejections_total", position) for position in (0, 1)
         ]
         assert sorted(ejections) == [0, 1]
 
@@ -176,20 +176,20 @@ async def test_headers_of_traces_break_no_connection(name: str) -> None:
         with pytest.raises(GatewayError, match=r"headers for the backend take .* the limit is"):
             await load.send_request(**{"x-request-id": "r" * 9_000})
         assert not any(each.closed for each in proxies)
-        assert not any(each.failed for each in load.figures())
-        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
+        assert not any(each.failed for each in load.stats())
+        assert await load.metric("infergate_endpoint_ejections_total", 0) == 0
 
 
-@pytest.mark.parametrize("carrier", ["http", "grpc"])
+@pytest.mark.parametrize("transport", ["http", "grpc"])
 async def test_local_resource_shortage_ejects_no_endpoint(
-    carrier: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def exhausted(*_: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
     async with (
         replicas(LOCAL, LOCAL) as two,
-        gateway(carrier, "own", [each.url(carrier) for each in two], health=NEVER) as load,
+        gateway(transport, "own", [each.url(transport) for each in two], health=NEVER) as load,
     ):
         with monkeypatch.context() as patched:
             for module in ("client.pool", "grpc.client"):
@@ -198,5 +198,5 @@ async def test_local_resource_shortage_ejects_no_endpoint(
                 with pytest.raises(GatewayError, match="could not be reached"):
                     await load.send_request()
         await load.send_request()
-        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
-        assert not any(each.ejections for each in load.figures())
+        assert await load.metric("infergate_endpoint_ejections_total", 0) == 0
+        assert not any(each.ejections for each in load.stats())

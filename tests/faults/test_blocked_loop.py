@@ -20,10 +20,10 @@ import pytest
 
 from e2e.running import ENGINE
 from faults import frames, h2
+from faults.low_limits import GOOD, LIVE, LimitedGateway, good, good_call, good_frame, head, message
 from faults.peer import Client
 from faults.replicas import QUIET
 from faults.rpc import INFER, call, channel
-from faults.tight import GOOD, LIVE, Tight, good, good_call, good_frame, head, message
 from faults.watch import SECONDS, metric, rises, unharmed
 from infergate.assembly.engines import load_engine
 from infergate.config.schema import Config
@@ -99,35 +99,39 @@ def _until_the_end(client: Client) -> Iterator[h2.Frame]:
             return
 
 
-PEOPLE: dict[str, Callable[[Tight], Iterator[None]]] = {
-    "new": lambda tight: at_http(tight.http, b"", head() + GOOD),
-    "in a head": lambda tight: at_http(tight.http, head()[:9], head()[9:] + GOOD),
-    "in a body": lambda tight: at_http(tight.http, head() + GOOD[:9], GOOD[9:]),
-    "after a request": lambda tight: after_a_request(tight.http),
-    "at the admin listener": lambda tight: after_a_request(
-        tight.admin, LIVE.replace(b"/v2/health/live", b"/healthz")
+PEOPLE: dict[str, Callable[[LimitedGateway], Iterator[None]]] = {
+    "new": lambda limited_gateway: at_http(limited_gateway.http, b"", head() + GOOD),
+    "in a head": lambda limited_gateway: at_http(
+        limited_gateway.http, head()[:9], head()[9:] + GOOD
     ),
-    "with a frame": lambda tight: in_a_frame(tight.raw, 0),
-    "in a prefix": lambda tight: in_a_frame(tight.raw, 2),
-    "in a frame": lambda tight: in_a_frame(tight.raw, 30),
+    "in a body": lambda limited_gateway: at_http(limited_gateway.http, head() + GOOD[:9], GOOD[9:]),
+    "after a request": lambda limited_gateway: after_a_request(limited_gateway.http),
+    "at the admin listener": lambda limited_gateway: after_a_request(
+        limited_gateway.admin, LIVE.replace(b"/v2/health/live", b"/healthz")
+    ),
+    "with a frame": lambda limited_gateway: in_a_frame(limited_gateway.raw, 0),
+    "in a prefix": lambda limited_gateway: in_a_frame(limited_gateway.raw, 2),
+    "in a frame": lambda limited_gateway: in_a_frame(limited_gateway.raw, 30),
 }
-CALLS: dict[str, Callable[[Tight], Iterator[None]]] = {
-    "not greeting": lambda tight: in_a_call(tight.grpc, 0),
-    "in a greeting": lambda tight: in_a_call(tight.grpc, 9),
-    "in a call's head": lambda tight: in_a_call(tight.grpc, len(h2.PREFACE) + 30),
-    "in a message": lambda tight: in_a_call(tight.grpc, -9),
+CALLS: dict[str, Callable[[LimitedGateway], Iterator[None]]] = {
+    "not greeting": lambda limited_gateway: in_a_call(limited_gateway.grpc, 0),
+    "in a greeting": lambda limited_gateway: in_a_call(limited_gateway.grpc, 9),
+    "in a call's head": lambda limited_gateway: in_a_call(
+        limited_gateway.grpc, len(h2.PREFACE) + 30
+    ),
+    "in a message": lambda limited_gateway: in_a_call(limited_gateway.grpc, -9),
 }
 """The calls. grpcio reads in its own threads and has its own limits."""
 
 
 @pytest.fixture
-def gateway(tight: Tight) -> Iterator[Tight]:
+def gateway(limited_gateway: LimitedGateway) -> Iterator[LimitedGateway]:
     """No request is served while the process is stopped; the test is about requests in progress."""
-    with unharmed(tight, lambda: None):
-        yield tight
+    with unharmed(limited_gateway, lambda: None):
+        yield limited_gateway
 
 
-def test_clients_that_connected_meanwhile_are_served(gateway: Tight) -> None:
+def test_clients_that_connected_meanwhile_are_served(gateway: LimitedGateway) -> None:
     people = PEOPLE if ENGINE == "compat" else PEOPLE | CALLS
     late = metric(gateway, "infergate_requests_total", outcome="timeout")
     with rises(gateway, HELD_UP, by=BLOCKED / 2):
@@ -165,7 +169,7 @@ SHORT = {"header_time": "1s", "idle_body_time": "1s", "keepalive_time": "1s"}
 
 
 @contextlib.contextmanager
-def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
+def in_this_process(name: str) -> Iterator[tuple[LimitedGateway, str]]:
     """Run a gateway in a thread. Also return an address where a byte blocks its loop."""
     anywhere = {"address": "127.0.0.1:0"}
     raw = {"address": "tcp://127.0.0.1:0", "model": "identity", "framing": "size-prefixed"}
@@ -182,7 +186,7 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
             "limits": SHORT,
         }
     )
-    result: Future[tuple[Tight, str]] = Future()
+    result: Future[tuple[LimitedGateway, str]] = Future()
     loop, over = (load_engine(name).make_loop or asyncio.new_event_loop)(), asyncio.Event()
 
     async def serve() -> None:
@@ -192,7 +196,9 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
         at = {key: str(each.address) for key, each in running.listeners.items()}
         raw = at.pop("graphpipe[0]")
         port = blocking.sockets[0].getsockname()[1]
-        result.set_result((Tight(**at, pid=os.getpid(), log=Path(), raw=raw), f"127.0.0.1:{port}"))
+        result.set_result(
+            (LimitedGateway(**at, pid=os.getpid(), log=Path(), raw=raw), f"127.0.0.1:{port}")
+        )
         await over.wait()
         blocking.close()
         await running.stop(0)

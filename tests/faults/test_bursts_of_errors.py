@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from faults.replicas import Replica, gateway, replicas
-from faults.test_endpoints import FIVE, LOCAL
+from faults.test_endpoints import FAILURES_BEFORE_EJECTION, LOCAL
 from infergate.core.errors import GatewayError, Kind
 from waiting import until
 
@@ -34,13 +34,13 @@ async def burst(replica: Replica) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("carrier", "engine"), [("http", "own"), ("grpc", "own"), ("grpc", "compat")]
+    ("transport", "engine"), [("http", "own"), ("grpc", "own"), ("grpc", "compat")]
 )
-async def test_an_endpoint_is_ejected_and_recovers(carrier: str, engine: str) -> None:
+async def test_an_endpoint_is_ejected_and_recovers(transport: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as three:
-        urls = [each.url(carrier) for each in three]
+        urls = [each.url(transport) for each in three]
         async with gateway(
-            carrier,
+            transport,
             engine,
             urls,
             health={"checks": "never"},
@@ -48,20 +48,20 @@ async def test_an_endpoint_is_ejected_and_recovers(carrier: str, engine: str) ->
             balance={"slow_start": "0s"},
         ) as load:
             async with load.callers(4):
-                await load.more(20)
+                await load.wait_for_responses(20)
                 async with burst(three[1]):
-                    await until(lambda: load.figures()[1].ejected == 1, "the endpoint is ejected")
-                    assert await load.figure("infergate_endpoint_ejections_total", 1) >= 1
-                    await load.more(20)
-                await until(lambda: load.figures()[1].ejected == 0, "the ejection has ended")
-                ok = load.figures()[1].ok
-                await until(lambda: load.figures()[1].ok > ok + 10, "it receives requests again")
-            failed, ejections = sum(load.failed.values()), load.figures()[1].ejections
+                    await until(lambda: load.stats()[1].ejected == 1, "the endpoint is ejected")
+                    assert await load.metric("infergate_endpoint_ejections_total", 1) >= 1
+                    await load.wait_for_responses(20)
+                await until(lambda: load.stats()[1].ejected == 0, "the ejection has ended")
+                ok = load.stats()[1].ok
+                await until(lambda: load.stats()[1].ok > ok + 10, "it receives requests again")
+            failed, ejections = sum(load.failed.values()), load.stats()[1].ejections
             assert set(load.failed) == {"NO_BACKEND"}
-            assert failed <= (4 + FIVE) * (ejections + 1), (
+            assert failed <= (4 + FAILURES_BEFORE_EJECTION) * (ejections + 1), (
                 "only requests in progress at an ejection failed"
             )
-            assert await load.figure("infergate_endpoint_requests_total", 1) > 10
+            assert await load.metric("infergate_endpoint_requests_total", 1) > 10
             await until(
-                lambda: not any(each.active for each in load.figures()), "no request is active"
+                lambda: not any(each.active for each in load.stats()), "no request is active"
             )

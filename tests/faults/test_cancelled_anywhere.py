@@ -132,9 +132,9 @@ class Harness:
 
 @asynccontextmanager
 async def started_harness(
-    servers: list[Replica], frontend: str, carrier: str, engine: str, profile: str | None
+    servers: list[Replica], frontend: str, transport: str, engine: str, profile: str | None
 ) -> AsyncIterator[Harness]:
-    protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[carrier]
+    protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[transport]
 
     def backend(*urls: str, **more: Any) -> dict[str, Any]:
         never = {"health": {"checks": "never"}, "outliers": {"consecutive_errors": 0}}
@@ -143,8 +143,8 @@ async def started_harness(
 
     with socket.socket() as unused:
         unused.bind((LOCAL, 0))  # never listens
-        urls = [each.url(carrier) for each in servers]
-        nobody = f"{carrier}://{LOCAL}:{unused.getsockname()[1]}"
+        urls = [each.url(transport) for each in servers]
+        nobody = f"{transport}://{LOCAL}:{unused.getsockname()[1]}"
         routes = [
             {"model": name, "backend": "one", "rewrite": IDENTITY, **more}
             for name, more in ROUTES.items()
@@ -214,14 +214,14 @@ async def is_left_everywhere(harness: Harness, route: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("frontend", "carrier", "engine"),
+    ("frontend", "transport", "engine"),
     [("http", "http", "own"), ("grpc", "grpc", "own"), ("http", "grpc", "compat")],
 )
 async def test_cancelling_at_any_await_leaves_nothing_behind(
-    frontend: str, carrier: str, engine: str
+    frontend: str, transport: str, engine: str
 ) -> None:
     async with two() as servers:
-        async with started_harness(servers, frontend, carrier, engine, "infergate") as harness:
+        async with started_harness(servers, frontend, transport, engine, "infergate") as harness:
             for route in ROUTES:
                 assert await is_left_everywhere(harness, route) >= 1, route
             assert all(each.connections() <= 8 for each in servers)
@@ -232,13 +232,13 @@ async def test_cancelling_at_any_await_leaves_nothing_behind(
             )
 
 
-@pytest.mark.parametrize(("frontend", "carrier"), [("http", "http"), ("grpc", "grpc")])
-async def test_the_first_request(frontend: str, carrier: str) -> None:
+@pytest.mark.parametrize(("frontend", "transport"), [("http", "http"), ("grpc", "grpc")])
+async def test_the_first_request(frontend: str, transport: str) -> None:
     """The first request connects and detects the server. A concurrent request detects the server as
     well."""
     async with two() as servers:
         for position in range(1, MAX_STEPS):
-            async with started_harness(servers, frontend, carrier, "own", None) as harness:
+            async with started_harness(servers, frontend, transport, "own", None) as harness:
                 is_reached = await is_left(harness, "translated", position, is_first=True)
                 assert 1 <= harness.counted() <= 2, "each request that had begun is counted once"
             await until(

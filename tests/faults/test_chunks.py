@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from e2e.running import ENGINE
+from faults.low_limits import BODY, CHUNKED, GOOD, LimitedGateway, head
 from faults.peer import Client
-from faults.tight import BODY, CHUNKED, GOOD, Tight, head
 from faults.watch import MIB, counted, limited_growth, refused_by, rises
 
 REQUESTS = "infergate_requests_total"
@@ -21,16 +21,16 @@ _CHUNKS = {
 
 
 @pytest.mark.parametrize("case", _CHUNKS)
-def test_invalid_chunks_are_rejected(gateway: Tight, case: str) -> None:
+def test_invalid_chunks_are_rejected(gateway: LimitedGateway, case: str) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(BEGUN + _CHUNKS[case])
         assert client.answer().status == 400
-        assert client.rest() == b""
+        assert client.read_to_end() == b""
     assert counted(gateway, outcome="bad_request") == before + 1
 
 
-def test_an_endless_extension_is_rejected(gateway: Tight) -> None:
+def test_an_endless_extension_is_rejected(gateway: LimitedGateway) -> None:
     """Extensions are not part of the body, so they do not extend its deadline. Only infergate's own
     engine limits them."""
     status, outcome = {"own": (400, "bad_request"), "compat": (408, "timeout")}[ENGINE]
@@ -41,7 +41,7 @@ def test_an_endless_extension_is_rejected(gateway: Tight) -> None:
     assert counted(gateway, outcome=outcome) == before + 1
 
 
-def test_extensions_and_trailers_are_ignored(gateway: Tight) -> None:
+def test_extensions_and_trailers_are_ignored(gateway: LimitedGateway) -> None:
     whole = b'%x;a=b;c="d"\r\n%b\r\n0\r\nX-Trailer: y\r\n\r\n' % (len(GOOD), GOOD)
     with rises(gateway, REQUESTS, outcome="ok"), Client(gateway.http) as client:
         client.send(BEGUN + whole)
@@ -54,7 +54,7 @@ them."""
 
 
 @pytest.mark.parametrize("count", MANY)
-def test_one_byte_chunks_cost_no_memory(gateway: Tight, count: int) -> None:
+def test_one_byte_chunks_cost_no_memory(gateway: LimitedGateway, count: int) -> None:
     some = b"1\r\n \r\n" * 100_000
     little, handled = limited_growth(gateway.pid, 24 * MIB), rises(gateway, REQUESTS, outcome="ok")
     with handled, little, Client(gateway.http) as client:
@@ -65,7 +65,7 @@ def test_one_byte_chunks_cost_no_memory(gateway: Tight, count: int) -> None:
         assert client.answer().status == 200
 
 
-def test_a_chunked_body_over_the_limit_is_rejected_before_its_end(gateway: Tight) -> None:
+def test_a_chunked_body_over_the_limit_is_rejected_before_its_end(gateway: LimitedGateway) -> None:
     chunk = b"%x\r\n%b\r\n" % (MIB, bytes(MIB))
     limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 24 * MIB)
     with limited, little, Client(gateway.http) as client:

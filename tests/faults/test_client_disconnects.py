@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from faults import frames
+from faults.low_limits import CHUNKED, GOOD, LimitedGateway, good, good_frame, head
 from faults.peer import Client
-from faults.tight import CHUNKED, GOOD, Tight, good, good_frame, head
 from faults.watch import releases_connections
 
 _PREFIXES = {
@@ -22,7 +22,7 @@ _PREFIXES = {
 
 
 @pytest.mark.parametrize("prefix", _PREFIXES)
-def test_a_reset_releases_the_connection(gateway: Tight, prefix: str) -> None:
+def test_a_reset_releases_the_connection(gateway: LimitedGateway, prefix: str) -> None:
     with releases_connections(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         good(gateway)
@@ -30,13 +30,13 @@ def test_a_reset_releases_the_connection(gateway: Tight, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", [p for p in _PREFIXES if p != "after the request"])
-def test_a_half_close_counts_as_a_disconnect(gateway: Tight, prefix: str) -> None:
+def test_a_half_close_counts_as_a_disconnect(gateway: LimitedGateway, prefix: str) -> None:
     """End of file means that the client has disconnected, because TCP cannot distinguish a
     half-close."""
     with releases_connections(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         client.socket.shutdown(1)
-        assert client.rest() == b""
+        assert client.read_to_end() == b""
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_half_close_counts_as_a_disconnect(gateway: Tight, prefix: str) -> Non
 )
 @pytest.mark.parametrize("how", ["close", "half", "reset"])
 def test_a_disconnected_raw_socket_releases_the_connection(
-    gateway: Tight, sent: bytes, how: str
+    gateway: LimitedGateway, sent: bytes, how: str
 ) -> None:
     with releases_connections(gateway, "graphpipe[0]"), Client(gateway.raw) as client:
         client.send(sent)
@@ -53,5 +53,5 @@ def test_a_disconnected_raw_socket_releases_the_connection(
         elif how == "half":
             client.socket.shutdown(1)
             if sent != frames.GOOD:  # otherwise the response may come first
-                assert client.rest() == b""
+                assert client.read_to_end() == b""
     good_frame(gateway)

@@ -57,9 +57,15 @@ def _allowed(worst: Worst) -> int:
     return 64 * MIB + 4 * worst.size
 
 
-def _watched(timed: Timed, grows: int) -> AbstractContextManager[None]:
+def _watched(timed: Timed, max_growth: int) -> AbstractContextManager[None]:
     """Helper processes keep memory for 30 s for the next such message (docs/limits.md)."""
-    return unharmed(timed, lambda: good(timed), grows=grows, keeps=grows, opens=OPENS)
+    return unharmed(
+        timed,
+        lambda: good(timed),
+        max_growth=max_growth,
+        max_retained=max_growth,
+        max_new_descriptors=OPENS,
+    )
 
 
 @pytest.mark.parametrize("name", WORST)

@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults.low_limits import CONFIG, PATH, LimitedGateway, good, head
 from faults.peer import Client, post
-from faults.tight import CONFIG, PATH, Tight, good, head
 from faults.watch import (
     MIB,
     SECONDS,
@@ -36,7 +36,7 @@ DEAR = _dear(3 * MIB // 2)
 """JSON that is slow to read: if floats include a NaN, they are parsed one by one."""
 
 
-def test_costly_json_delays_no_other_request(gateway: Tight) -> None:
+def test_costly_json_delays_no_other_request(gateway: LimitedGateway) -> None:
     handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
         client.send(head(length=len(DEAR)) + DEAR)
@@ -85,7 +85,7 @@ def _received(client: Client) -> bytes:
         return b""
 
 
-def test_deep_json_and_many_brackets_are_rejected(gateway: Tight) -> None:
+def test_deep_json_and_many_brackets_are_rejected(gateway: LimitedGateway) -> None:
     before = counted(gateway, outcome="bad_request") + counted(gateway, outcome="too_large")
     with limited_growth(gateway.pid, 64 * MIB):
         for whole in (b"[" * (4 * MIB), b"[]" * MIB, b'{"a":' * MIB, b"[[],[]," * MIB):

@@ -19,10 +19,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
+from faults.low_limits import good
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, get, good_http, post, scripted
 from faults.rpc import INFER, RpcBackend, Status, call, channel, infer_message, rpc_backend
-from faults.tight import good
 from faults.watch import SECONDS, assert_healthy, at_rest, counted, rises, unharmed, until
 from peers.support.triton import Triton
 
@@ -56,7 +56,7 @@ def silent_http(connection: Connection, backend: Backend) -> None:
     """Record the request, and when the gateway cancels it."""
     connection.request()
     backend.requests.append("asked")
-    connection.gone()
+    connection.wait_closed()
     backend.requests.append("gone")
 
 
@@ -77,7 +77,9 @@ def running() -> Iterator[tuple[Harness, RpcBackend]]:
                 assert (
                     call(rpc_channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
                 )
-            with unharmed(gateway, lambda: good(gateway), opens=len(("to the shop",))):
+            with unharmed(
+                gateway, lambda: good(gateway), max_new_descriptors=len(("to the shop",))
+            ):
                 yield harness, rpc
             assert_healthy(gateway)
 
@@ -91,14 +93,14 @@ def harness(running: tuple[Harness, RpcBackend]) -> Harness:
 def rpc(running: tuple[Harness, RpcBackend]) -> Iterator[RpcBackend]:
     """Put a backend into its initial state."""
     backend = running[1]
-    normal = RpcBackend.answer
-    backend.answer = normal
+    normal = RpcBackend.respond
+    backend.respond = normal
     backend.entered, backend.cancelled = threading.Event(), threading.Event()
     backend.release = threading.Event()
     backend.remaining.clear()
     yield backend
     backend.release.set()
-    backend.answer = normal
+    backend.respond = normal
 
 
 def given_up(gateway: Infergate) -> float:
@@ -113,7 +115,7 @@ def given_up(gateway: Infergate) -> float:
 def test_a_clients_shorter_deadline_is_forwarded_and_ends_the_call(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
-    rpc.answer = rpc.wait
+    rpc.respond = rpc.wait
     before = counted(harness.gateway, route=model, outcome="ok")
     gone = given_up(harness.gateway)
     status = call(harness.channel, infer_message(model), timeout=1.0)
@@ -149,7 +151,7 @@ def test_a_routes_timeout_replaces_the_backends(
 def test_a_routes_timeout_applies_instead_of_a_longer_deadline(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
-    rpc.answer = rpc.wait
+    rpc.respond = rpc.wait
     before = counted(harness.gateway, route=model, outcome="timeout")
     began = time.monotonic()
     status = call(harness.channel, infer_message(model), timeout=LONG)
@@ -190,7 +192,7 @@ def sent_request(harness: Harness, frontend: str, model: str) -> Callable[[], ob
 def test_a_client_that_disconnects_cancels_the_grpc_call(
     harness: Harness, rpc: RpcBackend, model: str, frontend: str
 ) -> None:
-    rpc.answer = rpc.wait
+    rpc.respond = rpc.wait
     before = counted(harness.gateway, route=model, outcome="cancelled")
     leave = sent_request(harness, frontend, model)
     assert rpc.entered.wait(SECONDS)
@@ -222,11 +224,11 @@ def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
 def test_a_hundred_requests_are_served_while_one_waits(harness: Harness, rpc: RpcBackend) -> None:
     """All requests use the same route. The slow request ends only after all others."""
     harness.rest.use(good_http)
-    quick = rpc.answer
-    rpc.answer = rpc.wait
+    quick = rpc.respond
+    rpc.respond = rpc.wait
     slow = harness.channel.unary_unary(INFER).future(infer_message("long"), timeout=LONG)
     assert rpc.entered.wait(SECONDS)
-    rpc.answer = quick
+    rpc.respond = quick
 
     def send_request(number: int) -> bool:
         model = ("long", "long-tr", "rest", "rest-tr")[number % 4]

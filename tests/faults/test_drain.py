@@ -24,8 +24,8 @@ from faults.peer import Client
 from faults.watch import (
     MIB,
     alive,
+    checks,
     descriptors,
-    done,
     limited_growth,
     logged_bugs,
     sample,
@@ -101,7 +101,7 @@ async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
         started_harness(engine, "300ms", "20s") as harness,
         Client(harness.frames) as raw,
         Client(harness.gateway.admin) as scraping,
-        done.watching(),
+        checks.watching(),
     ):
         assert scraped(scraping, "infergate_open_streams") == 0
         held = descriptors(harness.gateway.pid)
@@ -113,7 +113,7 @@ async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
             until(lambda: descriptors(harness.gateway.pid) <= held, "their descriptors are closed")
         raw.send(GOOD[6:])
         assert error_in(raw) == ""
-        assert raw.rest() == b""
+        assert raw.read_to_end() == b""
         harness.ended()
 
 

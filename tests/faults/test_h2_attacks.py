@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from faults import h2, watch
+from faults.low_limits import HEADERS, LimitedGateway, message
+from faults.low_limits import good_call as good
 from faults.peer import Client
 from faults.rpc import INFER, channel
-from faults.tight import HEADERS, Tight, message
-from faults.tight import good_call as good
 
 PRIORITY, PUSH_PROMISE = 2, 5
 REFUSED, LIMITED = "infergate_refused_connections_total", "infergate_refused_requests_total"
@@ -29,7 +29,7 @@ STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 
 
 @pytest.fixture
-def gateway(own: Tight) -> Iterator[Tight]:
+def gateway(own: LimitedGateway) -> Iterator[LimitedGateway]:
     with watch.unharmed(own, lambda: good(own)):
         yield own
 
@@ -119,7 +119,7 @@ def goaway(client: Client) -> int:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
+def test_attacks_that_end_the_connection(gateway: LimitedGateway, attack: str) -> None:
     reported, code = ATTACKS[attack]
     reason = "flood" if code == CALM else "protocol"
     ended = watch.rises(gateway, REFUSED, listener="grpc", reason=reason)
@@ -137,7 +137,7 @@ def test_attacks_that_end_the_connection(gateway: Tight, attack: str) -> None:
         if len(reported) < 100_000:  # otherwise the unread bytes may reset the connection
             assert goaway(client) == code
         else:
-            client.rest()
+            client.read_to_end()
 
 
 def ends(client: Client) -> Iterator[int]:
@@ -169,7 +169,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
+def test_attacks_that_end_a_stream(gateway: LimitedGateway, fault: str) -> None:
     reported, outcome = BROKEN[fault]
     response = watch.rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
     with response, Client(gateway.grpc) as client:
@@ -181,7 +181,7 @@ def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
         good(gateway)
 
 
-def test_endless_headers_end_the_connection(gateway: Tight) -> None:
+def test_endless_headers_end_the_connection(gateway: LimitedGateway) -> None:
     """The clients stop in the preface, before the settings, in headers and before a
     CONTINUATION."""
     begun = (h2.PREFACE[:9], h2.PREFACE, _HELLO + opened(1)[:30], _HELLO + opened(1, flags=0))
@@ -193,11 +193,11 @@ def test_endless_headers_end_the_connection(gateway: Tight) -> None:
             client.send(data)
         good(gateway)
         for client in clients:
-            client.rest()
+            client.read_to_end()
         assert time.monotonic() - began < watch.SECONDS / 2
 
 
-def test_slow_headers_end_the_connection(gateway: Tight) -> None:
+def test_slow_headers_end_the_connection(gateway: LimitedGateway) -> None:
     """The client sends a CONTINUATION of one byte from time to time."""
     more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
     with watch.refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
@@ -208,14 +208,14 @@ def test_slow_headers_end_the_connection(gateway: Tight) -> None:
             while time.monotonic() - began < watch.SECONDS / 2:
                 client.send(bytes((next(more),)))
                 with contextlib.suppress(TimeoutError):
-                    if not client.some():
+                    if not client.receive():
                         break
         assert time.monotonic() - began < watch.SECONDS / 2
         good(gateway)
 
 
 @watch.tried_repeatedly
-def test_unfinished_messages_are_cancelled(gateway: Tight) -> None:
+def test_unfinished_messages_are_cancelled(gateway: LimitedGateway) -> None:
     """There are a hundred calls and streams, each with a part of a message, or calls with nothing.
     All are cancelled, and the connection stays open. A stream without any data may stay open as
     well."""
@@ -237,7 +237,7 @@ def test_unfinished_messages_are_cancelled(gateway: Tight) -> None:
         assert 201 in ended
 
 
-def test_slow_messages_are_cancelled(gateway: Tight) -> None:
+def test_slow_messages_are_cancelled(gateway: LimitedGateway) -> None:
     """No pause is as long as the limit, but the rate is below the minimum body rate."""
     trickle = h2.frame(h2.DATA, 0, 1, b"x")
 
@@ -249,7 +249,7 @@ def test_slow_messages_are_cancelled(gateway: Tight) -> None:
             while time.monotonic() - began < watch.SECONDS:
                 client.send(trickle)
                 with contextlib.suppress(TimeoutError):
-                    came += client.some()
+                    came += client.receive()
                 if b"grpc-status" in came or any(
                     each.stream == 1 and each.kind == h2.RST_STREAM for each in whole_frames(came)
                 ):
@@ -275,7 +275,7 @@ def whole_frames(came: bytes) -> Iterator[h2.Frame]:
         yield from h2.frames(exactly)
 
 
-def test_clients_that_disappear_without_a_fin_are_disconnected(gateway: Tight) -> None:
+def test_clients_that_disappear_without_a_fin_are_disconnected(gateway: LimitedGateway) -> None:
     """There are twenty connections with fifty streams each. If they were kept, no stream would be
     left for other clients."""
     before = watch.descriptors(gateway.pid)
@@ -291,13 +291,13 @@ def test_clients_that_disappear_without_a_fin_are_disconnected(gateway: Tight) -
         assert len(stream_attacks(gateway)) == 3
 
 
-def stream_attacks(gateway: Tight) -> list[bytes]:
+def stream_attacks(gateway: LimitedGateway) -> list[bytes]:
     with channel(gateway.grpc) as rpc_channel:
         return list(rpc_channel.stream_stream(STREAM)(iter([message()] * 3), timeout=watch.SECONDS))
 
 
 @watch.tried_repeatedly
-def test_a_reader_with_a_window_of_one_byte_is_served(gateway: Tight) -> None:
+def test_a_reader_with_a_window_of_one_byte_is_served(gateway: LimitedGateway) -> None:
     """The client is served as slowly as it reads. Each byte costs one frame."""
     whole = h2.message(message(200))
     handled = watch.rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
@@ -318,7 +318,7 @@ def test_a_reader_with_a_window_of_one_byte_is_served(gateway: Tight) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, 2**31 - 1], ids=["closed", "a byte", "wide"])
-def test_readers_that_stop_are_disconnected(gateway: Tight, first: int) -> None:
+def test_readers_that_stop_are_disconnected(gateway: LimitedGateway, first: int) -> None:
     """There are a hundred unread responses of 128 KiB. The streams or the connection are closed."""
     whole = h2.message(message(64 * 1024))
     slow = watch.rises(gateway, REFUSED, listener="grpc", reason="slow_reader")
@@ -338,7 +338,7 @@ def test_readers_that_stop_are_disconnected(gateway: Tight, first: int) -> None:
                 "requests are cancelled",
             )
             with contextlib.suppress(ConnectionError):
-                client.rest()
+                client.read_to_end()
             return
         resets = (each for each in h2.frames(client.exactly) if each.kind == h2.RST_STREAM)
         assert len({next(resets).stream for _ in range(100)}) == 100

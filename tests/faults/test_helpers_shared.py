@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults.low_limits import PATH, good, head
 from faults.peer import Client, post
-from faults.tight import PATH, good, head
 from faults.watch import MIB, assert_healthy, counted, metric, rises, unharmed, until
 
 CONFIG = """
@@ -54,7 +54,7 @@ def attacked(gateway: Infergate) -> Iterator[list[Client]]:
     """Send the attack on ``connections`` connections at once, and then disconnect."""
     # Freed memory is kept up to the trim threshold (``runtime.memory``). All attacks together hold
     # 320 MiB.
-    kept = {"grows": 256 * MIB, "keeps": 64 * MIB}
+    kept = {"max_growth": 256 * MIB, "max_retained": 64 * MIB}
     with unharmed(gateway, lambda: good(gateway), **kept), ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(ATTACKS)]
         for client in clients:

@@ -20,10 +20,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
+from faults.low_limits import good
 from faults.payloads import document, tensor
 from faults.peer import Client
 from faults.rpc import call, channel
-from faults.tight import good
 from faults.watch import counted, logged_bugs, rises, unharmed, until
 from peers.support.process import Launch, free_ports, started
 from peers.support.triton import started_triton
@@ -31,7 +31,7 @@ from peers.support.triton import started_triton
 CONFIG = """
 backends:
   three:
-    protocol: v2-{carrier}
+    protocol: v2-{transport}
     profile: {profile}
     endpoints: [{endpoints}]
     health: {{interval: 200ms, timeout: 2s, rise: 1}}
@@ -165,7 +165,7 @@ class Load:
 
 
 @pytest.mark.peers  # this starts seven processes, or many more
-@pytest.mark.parametrize("carrier", ["rest", "grpc"])
+@pytest.mark.parametrize("transport", ["rest", "grpc"])
 @pytest.mark.parametrize(
     ("profile", "server"),
     [
@@ -174,19 +174,19 @@ class Load:
     ],
 )
 def test_servers_are_killed_in_sequence_under_load(
-    profile: str, server: Callable[[Sequence[int]], AbstractContextManager[Process]], carrier: str
+    profile: str, server: Callable[[Sequence[int]], AbstractContextManager[Process]], transport: str
 ) -> None:
     ports = [free_ports(3) for _ in range(KILLED)]
-    scheme, number = {"rest": ("http", 0), "grpc": ("grpc", 1)}[carrier]
+    scheme, number = {"rest": ("http", 0), "grpc": ("grpc", 1)}[transport]
     endpoints = ", ".join(f'"{scheme}://127.0.0.1:{each[number]}"' for each in ports)
-    config = CONFIG.format(carrier=carrier, profile=profile, endpoints=endpoints)
+    config = CONFIG.format(transport=transport, profile=profile, endpoints=endpoints)
     with ExitStack() as stack:
         servers = [stack.enter_context(server(each)) for each in ports]
         gateway = stack.enter_context(started_infergate(config))
         created = stack.enter_context(channel(gateway.grpc))
         retried = rises(gateway, "infergate_retries_total", backend="three")
         with (
-            unharmed(gateway, lambda: good(gateway), opens=OPENS),
+            unharmed(gateway, lambda: good(gateway), max_new_descriptors=OPENS),
             retried,
             Load(gateway, created) as load,
         ):

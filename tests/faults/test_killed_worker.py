@@ -31,7 +31,7 @@ from e2e.several import (
     workers,
 )
 from faults.peer import get
-from faults.watch import MIB, at_rest, descriptors, done, limited_growth, metric
+from faults.watch import MIB, at_rest, checks, descriptors, limited_growth, metric
 
 CRASHING = """
 import os, sys
@@ -55,7 +55,7 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Counters:
     """The counters of one client."""
 
-    answers: int = 0
+    responses: int = 0
     port: int = 0
     """The responses over the client's HTTP connection."""
     lost: list[str] = field(default_factory=list)
@@ -77,13 +77,13 @@ class Load:
     async def begin(self) -> None:
         self._tasks = [asyncio.create_task(self._http(each)) for each in self.over_http]
         self._tasks += [asyncio.create_task(self._grpc(each)) for each in self.over_grpc]
-        await self.more(5)
+        await self.wait_for_responses(5)
 
-    async def more(self, count: int) -> None:
+    async def wait_for_responses(self, count: int) -> None:
         """Wait until each client has received ``count`` more responses."""
-        wanted = [(each, each.answers + count) for each in (*self.over_http, *self.over_grpc)]
+        targets = [(each, each.responses + count) for each in (*self.over_http, *self.over_grpc)]
         async with asyncio.timeout(100):
-            while any(each.answers < enough for each, enough in wanted):
+            while any(each.responses < target for each, target in targets):
                 for task in self._tasks:
                     if task.done():
                         task.result()
@@ -99,7 +99,7 @@ class Load:
         while not self._over.is_set():
             try:
                 assert await client.send_request() == 200
-                counters.answers += 1
+                counters.responses += 1
                 await asyncio.sleep(0.002)
             except (ConnectionError, asyncio.IncompleteReadError) as error:
                 counters.lost.append(repr(error))
@@ -114,7 +114,7 @@ class Load:
             while not self._over.is_set():
                 try:
                     await check(b"", wait_for_ready=True)
-                    counters.answers += 1
+                    counters.responses += 1
                     await asyncio.sleep(0.002)
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.UNAVAILABLE:
@@ -126,7 +126,7 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
     """The memory and descriptors of the supervisor and of the replacing worker are checked."""
     with several() as running:
         mine, theirs = descriptors(running.pid), max(map(descriptors, workers(running)))
-        with done.watching(), limited_growth(running.pid, 64 * MIB):
+        with checks.watching(), limited_growth(running.pid, 64 * MIB):
             other = await one_is_killed(running)
         until(lambda: descriptors(running.pid) <= mine, "descriptors of the supervisor are back")
         (new,) = {*workers(running)} - {other}
@@ -144,12 +144,12 @@ async def one_is_killed(running: Infergate) -> int:
     await load.begin()
     other, killed = sorted(workers(running), key=connections)
     counted = requests(running)
-    assert 0 < counted <= sum(each.answers for each in load.over_http) + CONNECTIONS
+    assert 0 < counted <= sum(each.responses for each in load.over_http) + CONNECTIONS
     cut = connections(killed)
     cut_over_http = connections(killed, [each.port for each in load.over_http])
     assert cut >= CONNECTIONS
     kill(killed)
-    await load.more(20)
+    await load.wait_for_responses(20)
     tallies = (*load.over_http, *load.over_grpc)
     losers = [each for each in tallies if each.lost]
     # gRPC reconnects unnoticed if no call is in progress.

@@ -64,7 +64,7 @@ def gateway(running: tuple[Infergate, Four]) -> Iterator[Infergate]:
     """Run the gateway. Other clients are served during the test. Afterwards the gateway must use no
     more resources than before."""
     gateway, _ = running
-    with watch.unharmed(gateway, lambda: good(gateway), opens=watch.HELPERS):
+    with watch.unharmed(gateway, lambda: good(gateway), max_new_descriptors=watch.HELPERS):
         yield gateway
 
 
@@ -466,7 +466,7 @@ def sent(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
         client.send(whole)
         answer = client.answer()
         client.socket.shutdown(1)
-        return answer, client.rest()
+        return answer, client.read_to_end()
 
 
 def test_a_chunked_body(gateway: Infergate) -> None:
@@ -492,7 +492,7 @@ def test_connections_close_when_requested(gateway: Infergate, version: str, more
         client.send(head.encode() + NUMBERS)
         assert http_rejection(client.answer()).code == "SUCCESS"
         if more or version == "1.0":
-            assert client.rest() == b""
+            assert client.read_to_end() == b""
         else:
             client.send(head.encode() + NUMBERS)
             assert http_rejection(client.answer()).code == "SUCCESS"

@@ -34,11 +34,11 @@ from faults.legacy import (
     OldRpc,
     Reported,
     answer,
-    good_answer,
     good_message,
     good_status,
     http_rejection,
     inferred,
+    ok_response,
     old_http,
     old_post,
     old_rpc,
@@ -161,7 +161,7 @@ def harness() -> Iterator[Harness]:
             def good() -> None:
                 works(harness.clients, "trtis-http", "simple")
 
-            with unharmed(gateway, good, opens=HELPERS):
+            with unharmed(gateway, good, max_new_descriptors=HELPERS):
                 yield harness
                 harness.serves("http.m")
                 harness.serves("grpc.m")
@@ -170,7 +170,7 @@ def harness() -> Iterator[Harness]:
 
 # ---- inferences over HTTP --------------------------------------------------------------------
 
-WHOLE = good_answer()
+WHOLE = ok_response()
 GOOD_HTTP = says(WHOLE)
 BODY = SUM + DIFFERENCE
 
@@ -191,8 +191,8 @@ def headed(header: Any, body: bytes = BODY) -> Act:
 MANY_LINES = {f"A{i}": "b" for i in range(300)}
 HTTP: dict[str, tuple[str, Act]] = {
     # The server crashes, or closes.
-    "silence": ("timeout", says(then=Connection.gone)),
-    "half an answer, then silence": ("timeout", says(WHOLE[:-99], then=Connection.gone)),
+    "silence": ("timeout", says(then=Connection.wait_closed)),
+    "half an answer, then silence": ("timeout", says(WHOLE[:-99], then=Connection.wait_closed)),
     "closed without a word": ("backend_garbage", says(then=Connection.cut)),
     "reset without a word": ("backend_garbage", says(then=Connection.reset)),
     "dead in the status line": ("backend_garbage", says(b"HTTP/1.1 20", then=Connection.cut)),
@@ -278,7 +278,7 @@ def test_unusual_valid_http_responses(harness: Harness, result: str) -> None:
 
 def test_bytes_after_an_http_response_are_not_the_next_response(harness: Harness) -> None:
     evil = answer(b"", status=request_status("INTERNAL", "evil"))
-    harness.http.use(old_http(says(WHOLE + evil, then=Connection.gone)))
+    harness.http.use(old_http(says(WHOLE + evil, then=Connection.wait_closed)))
     harness.serves("http.m")
     harness.serves("http.m")
     harness.http.use(old_http(GOOD_HTTP))
@@ -401,7 +401,7 @@ def test_grpc_status(harness: Harness, fault: str) -> None:
 def test_a_late_status_response(harness: Harness) -> None:
     def script(connection: Connection, _backend: Backend) -> None:
         connection.request()
-        connection.gone()
+        connection.wait_closed()
 
     harness.http.use(script)
     harness.fails("http.late", "timeout", asks=0)
@@ -413,7 +413,7 @@ def test_a_late_status_response(harness: Harness) -> None:
 
 
 def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
-    harness.http.use(old_http(says(then=Connection.gone)))
+    harness.http.use(old_http(says(then=Connection.wait_closed)))
     with ThreadPoolExecutor(8) as pool:
         before = len(harness.http.requests)
         waiting = [
@@ -457,12 +457,18 @@ CROWD = 9
 
 
 @contextlib.contextmanager
-def before(http: str, rpc: str, opens: int = CROWD) -> Iterator[tuple[Infergate, Four]]:
+def before(
+    http: str, rpc: str, max_new_descriptors: int = CROWD
+) -> Iterator[tuple[Infergate, Four]]:
     config = CONFIG.format(http=http, grpc=rpc, timeout="5s")
     with started_infergate(config) as gateway, channel(gateway.grpc) as rpc_channel:
         clients = Four(gateway.http, rpc_channel)
         works(clients, "trtis-grpc", "simple")
-        with unharmed(gateway, lambda: works(clients, "trtis-http", "simple"), opens=opens):
+        with unharmed(
+            gateway,
+            lambda: works(clients, "trtis-http", "simple"),
+            max_new_descriptors=max_new_descriptors,
+        ):
             yield gateway, clients
         assert_healthy(gateway)
 

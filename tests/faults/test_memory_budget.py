@@ -18,9 +18,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import watch
+from faults.low_limits import GOOD, PATH, head, message
 from faults.peer import Backend, Client, Connection, post, scripted, silent
 from faults.rpc import INFER, call, channel
-from faults.tight import GOOD, PATH, head, message
 
 BUDGET = 64 * watch.MIB
 BODY = 12 * watch.MIB
@@ -57,7 +57,7 @@ def chatty(connection: Connection, backend: Backend) -> None:
     connection.write(
         b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (8 * watch.MIB) + bytes(7 * watch.MIB)
     )
-    connection.gone()
+    connection.wait_closed()
 
 
 def request(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
@@ -139,7 +139,10 @@ def bounded(harness: Harness) -> Iterator[None]:
     budget."""
     assert harness.good()
     with watch.unharmed(
-        harness.gateway, harness.good, grows=BUDGET + PLAIN, keeps=watch.KEEPS + PLAIN
+        harness.gateway,
+        harness.good,
+        max_growth=BUDGET + PLAIN,
+        max_retained=watch.MAX_RETAINED + PLAIN,
     ):
         yield
 

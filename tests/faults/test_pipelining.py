@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from faults import frames
+from faults.low_limits import GOOD, LimitedGateway, body, good_frame, head
 from faults.peer import Client
-from faults.tight import GOOD, Tight, body, good_frame, head
 from faults.watch import MIB, counted, limited_growth
 
 
-def test_pipelined_responses_are_in_order(gateway: Tight) -> None:
+def test_pipelined_responses_are_in_order(gateway: LimitedGateway) -> None:
     bodies = [body(str(i), 1 + i) for i in range(30)]
     handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
@@ -20,7 +20,7 @@ def test_pipelined_responses_are_in_order(gateway: Tight) -> None:
     assert counted(gateway, outcome="ok") >= handled + 30
 
 
-def test_an_invalid_pipelined_request_fails_alone(gateway: Tight) -> None:
+def test_an_invalid_pipelined_request_fails_alone(gateway: LimitedGateway) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(head() + GOOD + head(length=1) + b"{" + head() + GOOD)
@@ -28,7 +28,7 @@ def test_an_invalid_pipelined_request_fails_alone(gateway: Tight) -> None:
     assert counted(gateway, outcome="bad_request") == before + 1
 
 
-def test_thousands_of_frames(gateway: Tight) -> None:
+def test_thousands_of_frames(gateway: LimitedGateway) -> None:
     handled = counted(gateway, protocol="graphpipe", outcome="ok")
     with limited_growth(gateway.pid, 16 * MIB), Client(gateway.raw) as client:
         count = 2000

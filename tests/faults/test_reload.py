@@ -182,7 +182,7 @@ def come_and_go(harness: Harness) -> None:
         assert harness.reload()[0] == 200
         client.send(GOOD[6:])
         assert error_in(client) == ""
-        assert client.rest() == b""
+        assert client.read_to_end() == b""
     with socket.create_connection(("127.0.0.1", grpc)):
         pass
 

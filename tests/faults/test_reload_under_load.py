@@ -17,8 +17,8 @@ import pytest
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import raw_listener
 from faults.load import STREAM, Load, stream_values, streamed
+from faults.low_limits import good
 from faults.peer import post
-from faults.tight import good
 from faults.watch import counted, descriptors, logged_bugs, metric, resident, unharmed, until
 
 MIB = 1 << 20
@@ -108,7 +108,7 @@ def started_harness(behind: Infergate, engine: str, front: str = FRONT) -> Itera
 
 
 async def test_reloads_under_mixed_load(harness: Harness) -> None:
-    with unharmed(harness.gateway, lambda: good(harness.gateway), opens=OPENS):
+    with unharmed(harness.gateway, lambda: good(harness.gateway), max_new_descriptors=OPENS):
         handled = await reload_often(harness)
     assert counted(harness.gateway) == counted(harness.gateway, outcome="ok") > handled
 
@@ -120,13 +120,13 @@ async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> Non
     with started_harness(behind, "own", f"{FRONT}workers: 2\n") as harness:
         load, gateway = Load(), harness.gateway
         addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}
-        with unharmed(gateway, lambda: good(gateway), opens=OPENS):
+        with unharmed(gateway, lambda: good(gateway), max_new_descriptors=OPENS):
             async with asyncio.timeout(120), load.applied(addresses, MODELS, REPEATS):
                 for number in range(20):
                     harness.write()
                     page = await asyncio.to_thread(harness.reload)
                     assert page["number"] == number + 2
-                    await load.more(8)
+                    await load.wait_for_responses(8)
         assert [each.opened for each in load.connections] == [1] * len(load.connections)
         assert counted(gateway) == counted(gateway, outcome="ok") > 100
         assert metric(gateway, "infergate_config_reloads_total", result="ok") == 20
@@ -148,7 +148,7 @@ async def reload_often(harness: Harness) -> int:
                 assert page["number"] == number + 2
                 await lasting.write(streamed("repeat", 2, 0))
                 assert await stream_values(lasting, 2) == [0, 1]
-                await load.more(8)
+                await load.wait_for_responses(8)
                 if number == 9:
                     open_then = await asyncio.to_thread(descriptors, gateway.pid)
                 sizes.append(resident(gateway.pid))

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import h2
-from faults.behind import good_rpc
+from faults.low_limits import good
 from faults.payloads import document, tensor
 from faults.peer import (
     GOOD_BODY,
@@ -30,8 +30,8 @@ from faults.peer import (
     post,
     scripted,
 )
-from faults.rpc import call, channel, good_answer, infer_message
-from faults.tight import good
+from faults.rpc import call, channel, infer_message, ok_response
+from faults.scripted_backends import good_rpc
 from faults.watch import assert_healthy, closes_descriptors, counted, metric, unharmed, until
 
 FAULTS = ("refused", "broken", "declined", "silent", "outage", "slow", "full")
@@ -183,7 +183,7 @@ def _half(kind: str) -> Script:
         server = h2.Server(connection)
         stream = server.call()
         backend.requests.append("half")
-        server.send(h2.headers(stream), h2.data(stream, h2.message(good_answer())[:9]))
+        server.send(h2.headers(stream), h2.data(stream, h2.message(ok_response())[:9]))
 
     return {"rest": http, "grpc": rpc}[kind]
 
@@ -285,7 +285,7 @@ def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
 
     def silent(connection: Connection, backend: Backend) -> None:
         hung.set()
-        connection.gone()
+        connection.wait_closed()
 
     def silent_rpc(connection: Connection, backend: Backend) -> None:
         h2.Server(connection).call()
@@ -307,7 +307,7 @@ def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
 
 def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) -> None:
     backends = (harness.faulty["broken-grpc"], harness.good["broken-grpc"])
-    inner = pb.ModelInferResponse.FromString(good_answer())
+    inner = pb.ModelInferResponse.FromString(ok_response())
     message = pb.ModelStreamInferResponse(infer_response=inner).SerializeToString()
     request = pb.ModelInferRequest.FromString(infer_message("twice.broken.grpc"))
     come = threading.Event()
@@ -417,7 +417,7 @@ def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: 
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
-        connection.gone()  # HTTP/1.1 has no other signal
+        connection.wait_closed()  # HTTP/1.1 has no other signal
         cancelled.set()
 
     def rpc(connection: Connection, backend: Backend) -> None:
@@ -465,7 +465,7 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
             stream = server.call()
             backend.requests.append("asked")
             release.wait(20)
-            server.send(h2.answer(stream, good_answer()))
+            server.send(h2.answer(stream, ok_response()))
 
     backends = (harness.faulty[name], harness.good[name])
     for backend in backends:

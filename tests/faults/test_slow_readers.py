@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 
 from faults import frames
+from faults.low_limits import LimitedGateway, head
 from faults.peer import Client
-from faults.tight import Tight, head
 from faults.watch import MIB, rises, until
 
 _STATES = {"01": "ESTABLISHED", "04": "FIN_WAIT1", "05": "FIN_WAIT2"}
@@ -30,7 +30,7 @@ def is_cut_off(client: Client, address: str, whole: bytes) -> None:
     until(lambda: "ESTABLISHED" not in states(client, address), "the client is disconnected")
 
 
-def test_over_http(gateway: Tight) -> None:
+def test_over_http(gateway: LimitedGateway) -> None:
     response = [
         {"name": f"INPUT{i}", "datatype": "UINT8", "shape": [3 * MIB],
          "parameters": {"binary_data_size": 3 * MIB}} for i in (0, 1)
@@ -43,7 +43,7 @@ def test_over_http(gateway: Tight) -> None:
         is_cut_off(client, gateway.http, head(length, length=len(whole)) + whole)
 
 
-def test_on_a_raw_socket(gateway: Tight) -> None:
+def test_on_a_raw_socket(gateway: LimitedGateway) -> None:
     slow = rises(gateway, REFUSED, listener="graphpipe[0]", reason="slow_reader")
     with slow, Client(gateway.raw) as client:
         is_cut_off(client, gateway.raw, frames.LONG_FRAME)

@@ -15,9 +15,9 @@ import pytest
 
 from e2e.running import ENGINE, LISTENERS, Infergate, started_infergate
 from faults import frames, h2
+from faults.low_limits import LimitedGateway, good, head
 from faults.peer import Client
 from faults.rpc import INFER
-from faults.tight import Tight, good, head
 from faults.watch import MIB, assert_healthy, metric, refused_by, unharmed, until
 
 BUDGET = 16 * MIB
@@ -65,11 +65,11 @@ REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"mem
 
 
 @pytest.fixture(scope="module")
-def harness() -> Iterator[Tight]:
+def harness() -> Iterator[LimitedGateway]:
     listener, raw = frames.raw_listener()
     with started_infergate(CONFIG, LISTENERS + listener) as each:
         assert send_request(each) == 200
-        yield Tight(each.http, each.grpc, each.admin, each.pid, each.log, raw)
+        yield LimitedGateway(each.http, each.grpc, each.admin, each.pid, each.log, raw)
         assert_healthy(each)
 
 
@@ -121,13 +121,13 @@ class SlowSenders:
 
 
 @pytest.mark.parametrize("trickle", DRIPS)
-def test_slow_senders_do_not_keep_the_memory_budget(harness: Tight, trickle: str) -> None:
+def test_slow_senders_do_not_keep_the_memory_budget(harness: LimitedGateway, trickle: str) -> None:
     """A new client is rejected at first, then served within seconds. A client that sends at a
     steady rate is not disconnected."""
     kind, begin, piece = DRIPS[trickle]
     address = {"http": harness.http, "grpc": harness.grpc, "raw": harness.raw}[kind]
     with (
-        unharmed(harness, lambda: good(harness), grows=4 * BUDGET),
+        unharmed(harness, lambda: good(harness), max_growth=4 * BUDGET),
         ThreadPoolExecutor(1) as steady_sender,
         ExitStack() as stack,
     ):

@@ -14,10 +14,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import ENGINE, Infergate, started_infergate
+from faults.low_limits import message
 from faults.payloads import REST, RPC, Wrong, document, tensor
 from faults.peer import Backend, Client, good_http, post, scripted
 from faults.rpc import RpcBackend, call, channel, infer_message, rpc_backend
-from faults.tight import message
 from faults.watch import alive, assert_healthy, counted, unharmed
 
 CONFIG = """
