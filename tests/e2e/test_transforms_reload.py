@@ -168,7 +168,7 @@ def test_a_reload_changes_the_transforms_for_new_requests(
     with ThreadPoolExecutor(1) as thread:
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(rpc, "answer", wait)
+                patch.setattr(rpc, "respond", wait)
                 waiting = thread.submit(gateway.infer, "scan", files)
                 assert entered.wait(60)
             gateway.use(DARKEST)

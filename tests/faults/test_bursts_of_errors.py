@@ -1,8 +1,5 @@
-"""Tests one of several endpoints that responds with errors for a while, for example because of a
-full disk.
-
-It is ejected soon and used again afterwards. Clients of routes with retries see no error.
-"""
+"""Tests that one of several endpoints is ejected while it responds with errors, for example because
+of a full disk, and is used again afterwards."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from waiting import until
 
 @asynccontextmanager
 async def burst(replica: Replica) -> AsyncIterator[None]:
-    """Make ``replica`` fail every request from now on."""
+    """Make ``replica`` fail every request in the block."""
     backend = replica.backend
     perform = backend.perform
 
-    async def broken(*_: object) -> None:
+    async def fail(*_: object) -> None:
         raise GatewayError(Kind.NO_BACKEND, "the disk is full")
 
-    backend.perform = broken  # type: ignore[method-assign, assignment]
+    backend.perform = fail  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -37,8 +34,8 @@ async def burst(replica: Replica) -> AsyncIterator[None]:
     ("transport", "engine"), [("http", "own"), ("grpc", "own"), ("grpc", "compat")]
 )
 async def test_an_endpoint_is_ejected_and_recovers(transport: str, engine: str) -> None:
-    async with replicas(LOCAL, LOCAL, LOCAL) as three:
-        urls = [each.url(transport) for each in three]
+    async with replicas(LOCAL, LOCAL, LOCAL) as servers:
+        urls = [each.url(transport) for each in servers]
         async with gateway(
             transport,
             engine,
@@ -49,7 +46,7 @@ async def test_an_endpoint_is_ejected_and_recovers(transport: str, engine: str) 
         ) as load:
             async with load.callers(4):
                 await load.wait_for_responses(20)
-                async with burst(three[1]):
+                async with burst(servers[1]):
                     await until(lambda: load.stats()[1].ejected == 1, "the endpoint is ejected")
                     assert await load.metric("infergate_endpoint_ejections_total", 1) >= 1
                     await load.wait_for_responses(20)
@@ -59,7 +56,7 @@ async def test_an_endpoint_is_ejected_and_recovers(transport: str, engine: str) 
             failed, ejections = sum(load.failed.values()), load.stats()[1].ejections
             assert set(load.failed) == {"NO_BACKEND"}
             assert failed <= (4 + FAILURES_BEFORE_EJECTION) * (ejections + 1), (
-                "only requests in progress at an ejection failed"
+                "requests failed that were not in progress at an ejection"
             )
             assert await load.metric("infergate_endpoint_requests_total", 1) > 10
             await until(
