@@ -302,7 +302,7 @@ GOOD_BODY = (
 def silent(connection: Connection, backend: Backend) -> None:
     """Record the request, and send no response."""
     connection.request()
-    backend.requests.append("asked")
+    backend.requests.append("received")
     connection.wait_closed()
 
 

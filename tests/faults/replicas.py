@@ -252,6 +252,8 @@ async def as_before(engine: str, max_growth: int = 64 * MIB) -> AsyncIterator[No
 
 
 class Names:
+    """A fake resolver with the ``addresses`` of each name. ``requests`` counts its lookups."""
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **addresses: list[str]) -> None:
         self.addresses = addresses
         self.requests = 0

@@ -29,12 +29,12 @@ def test_bytes_after_a_rejected_request_are_not_served(gateway: LimitedGateway) 
 
 
 _BROKEN = {  # test_smuggling and test_h1_reader have more of each kind
-    "TE and CL": head("Transfer-Encoding: chunked") + CHUNKED,
-    "two lengths": head("Content-Length: 4") + GOOD,
-    "length +5": head("Content-Length: +5", length=None) + b"12345",
+    "Transfer-Encoding and Content-Length": head("Transfer-Encoding: chunked") + CHUNKED,
+    "two Content-Lengths": head("Content-Length: 4") + GOOD,
+    "Content-Length +5": head("Content-Length: +5", length=None) + b"12345",
     "obs-fold": head("A: b\r\n c") + GOOD,
-    "NUL in a field": head("A: b\0c") + GOOD,
-    "a field without name": head(": b") + GOOD,
+    "NUL in a header": head("A: b\0c") + GOOD,
+    "a header without a name": head(": b") + GOOD,
     "TLS": HELLO,
     "HTTP/2": PREFACE + b"\0\0\0\x04\0\0\0\0\0",
     "HTTP/0.9": b"GET /v2/health/live\r\n\r\n",

@@ -42,15 +42,15 @@ def test_a_half_close_counts_as_a_disconnect(gateway: LimitedGateway, prefix: st
 @pytest.mark.parametrize(
     "sent", [b"", frames.GOOD[:2], frames.GOOD[:4], frames.GOOD[:9], frames.GOOD]
 )
-@pytest.mark.parametrize("how", ["close", "half", "reset"])
+@pytest.mark.parametrize("end", ["close", "half-close", "reset"])
 def test_a_disconnected_raw_socket_releases_the_connection(
-    gateway: LimitedGateway, sent: bytes, how: str
+    gateway: LimitedGateway, sent: bytes, end: str
 ) -> None:
     with releases_connections(gateway, "graphpipe[0]"), Client(gateway.raw) as client:
         client.send(sent)
-        if how == "reset":
+        if end == "reset":
             client.reset()
-        elif how == "half":
+        elif end == "half-close":
             client.socket.shutdown(1)
             if sent != frames.GOOD:  # otherwise the response may come first
                 assert client.read_to_end() == b""

@@ -56,7 +56,7 @@ KILLED = 3
 """The number of killed servers. All are killed, one at a time."""
 CLIENTS = 4
 """Clients of each kind."""
-OPENS = 40
+MAX_NEW_CONNECTIONS = 40
 """Connections to three servers, for sixteen clients."""
 _SIXTEEN: dict[str, Any] = {"shape": [1, 16], "data": list(range(16))}
 BODY = document(tensor(**_SIXTEEN), tensor(name="INPUT1", **_SIXTEEN))
@@ -97,9 +97,9 @@ class Load:
     """Clients that send requests until they are stopped. ``responses`` counts responses by route
     and outcome."""
 
-    def __init__(self, gateway: Infergate, made: grpc.Channel) -> None:
+    def __init__(self, gateway: Infergate, rpc_channel: grpc.Channel) -> None:
         self._gateway = gateway
-        self._channel = made
+        self._channel = rpc_channel
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._clients: list[Client] = []
@@ -157,10 +157,10 @@ class Load:
     def good(self) -> int:
         return min(self.responses["twice", "ok"], self.responses["once", "ok"])
 
-    def goes_on(self, more: int) -> None:
+    def wait_for_responses(self, more: int) -> None:
         """Wait for ``more`` further successful responses of each kind."""
-        wanted = self.good + more
-        until(lambda: bool(self.broken) or self.good >= wanted, "requests are served")
+        target = self.good + more
+        until(lambda: bool(self.broken) or self.good >= target, "requests are served")
         assert not self.broken
 
 
@@ -183,23 +183,23 @@ def test_servers_are_killed_in_sequence_under_load(
     with ExitStack() as stack:
         servers = [stack.enter_context(server(each)) for each in ports]
         gateway = stack.enter_context(started_infergate(config))
-        created = stack.enter_context(channel(gateway.grpc))
+        rpc_channel = stack.enter_context(channel(gateway.grpc))
         retried = rises(gateway, "infergate_retries_total", backend="three")
         with (
-            unharmed(gateway, lambda: good(gateway), max_new_descriptors=OPENS),
+            unharmed(gateway, lambda: good(gateway), max_new_descriptors=MAX_NEW_CONNECTIONS),
             retried,
-            Load(gateway, created) as load,
+            Load(gateway, rpc_channel) as load,
         ):
-            load.goes_on(50)
+            load.wait_for_responses(50)
             for index in range(KILLED):
                 os.killpg(servers[index].pid, signal.SIGKILL)
-                load.goes_on(100)
+                load.wait_for_responses(100)
                 servers[index] = stack.enter_context(server(ports[index]))
                 seen = _requests(gateway, index)
                 until(
                     lambda s=seen, i=index: _requests(gateway, i) > s, "it receives requests again"
                 )  # type: ignore[misc]
-                load.goes_on(50)
+                load.wait_for_responses(50)
         assert not load.broken
         failed = {key: count for key, count in load.responses.items() if key[1] != "ok"}
         assert not [key for key in failed if key[0] == "twice"], failed

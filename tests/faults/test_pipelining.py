@@ -15,8 +15,8 @@ def test_pipelined_responses_are_in_order(gateway: LimitedGateway) -> None:
     handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
         client.send(b"".join(head(length=len(each)) + each for each in bodies))
-        document = [json.loads(client.answer().body)["id"] for _ in bodies]
-    assert document == [str(i) for i in range(30)]
+        identities = [json.loads(client.answer().body)["id"] for _ in bodies]
+    assert identities == [str(i) for i in range(30)]
     assert counted(gateway, outcome="ok") >= handled + 30
 
 
@@ -28,7 +28,7 @@ def test_an_invalid_pipelined_request_fails_alone(gateway: LimitedGateway) -> No
     assert counted(gateway, outcome="bad_request") == before + 1
 
 
-def test_thousands_of_frames(gateway: LimitedGateway) -> None:
+def test_thousands_of_pipelined_frames_are_served(gateway: LimitedGateway) -> None:
     handled = counted(gateway, protocol="graphpipe", outcome="ok")
     with limited_growth(gateway.pid, 16 * MIB), Client(gateway.raw) as client:
         count = 2000

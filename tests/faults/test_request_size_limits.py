@@ -25,7 +25,7 @@ from faults.peer import Client
 from faults.rpc import call, channel
 from faults.watch import MIB, counted, limited_growth, refused_by, rises
 
-over_or_not = pytest.mark.parametrize("over", [0, 1])
+at_and_over_the_limit = pytest.mark.parametrize("over", [0, 1])
 
 
 def refused(
@@ -41,7 +41,7 @@ def refused(
 # ---- HTTP
 
 
-@over_or_not
+@at_and_over_the_limit
 def test_the_number_of_headers_is_limited(gateway: LimitedGateway, over: int) -> None:
     lines = [f"A{i}: b" for i in range(COUNT - 2 + over)]
     with refused(gateway, over, "header_count"), Client(gateway.http) as client:
@@ -58,7 +58,7 @@ def filling(over: int, path: str = PATH) -> list[str]:
     return [f"A{i}: " + "x" * (each + (left if i == 0 else 0)) for i in range(4)]
 
 
-@over_or_not
+@at_and_over_the_limit
 def test_the_bytes_of_headers_are_limited(gateway: LimitedGateway, over: int) -> None:
     with refused(gateway, over, "headers"), Client(gateway.http) as client:
         client.send(head(*filling(over)) + GOOD)
@@ -67,7 +67,7 @@ def test_the_bytes_of_headers_are_limited(gateway: LimitedGateway, over: int) ->
         assert not over or str(HEADERS) in answer.error
 
 
-@over_or_not
+@at_and_over_the_limit
 def test_the_length_of_the_target_is_limited(gateway: LimitedGateway, over: int) -> None:
     """A target is rejected as too long, or is not found."""
     path = "/" + "x" * (HEADERS - 1 + over)
@@ -77,8 +77,8 @@ def test_the_length_of_the_target_is_limited(gateway: LimitedGateway, over: int)
 
 
 def test_endless_headers_are_rejected(gateway: LimitedGateway) -> None:
-    limited, little = refused_by(gateway, "headers"), limited_growth(gateway.pid, 16 * MIB)
-    with limited, little, Client(gateway.http) as client:
+    limited, bounded_memory = refused_by(gateway, "headers"), limited_growth(gateway.pid, 16 * MIB)
+    with limited, bounded_memory, Client(gateway.http) as client:
         client.send(b"GET / HTTP/1.1\r\nA: " + b"x" * 60_000)
         assert client.answer().status == 431
 
@@ -137,8 +137,8 @@ def test_a_frame_over_the_limit_is_rejected_before_it_arrives(
     gateway: LimitedGateway, length: int
 ) -> None:
     before = counted(gateway, outcome="too_large")
-    limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
-    with limited, little, Client(gateway.raw) as client:
+    limited, bounded_memory = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
+    with limited, bounded_memory, Client(gateway.raw) as client:
         client.send(frame(length))
         assert f"the limit is {BODY}" in frames.error_in(client)
         good_frame(gateway)
@@ -149,8 +149,8 @@ def test_a_frame_over_the_limit_is_rejected_before_it_arrives(
 def test_a_rejected_frame_takes_no_memory_when_it_arrives(
     gateway: LimitedGateway, sent: int
 ) -> None:
-    limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
-    with limited, little, Client(gateway.raw) as client:
+    limited, bounded_memory = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
+    with limited, bounded_memory, Client(gateway.raw) as client:
         client.send(frame(100 * MIB) + bytes(sent))
         assert f"the limit is {BODY}" in frames.error_in(client)
         client.send(bytes(sent))

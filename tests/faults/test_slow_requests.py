@@ -68,8 +68,8 @@ def test_a_request_in_small_pieces_ends_at_its_time_limit(gateway: LimitedGatewa
     before = counted(gateway, outcome="timeout")
     headers, bodies = refused_by(gateway, "header_time"), refused_by(gateway, "idle_body_time", 2)
     with headers, bodies, ThreadPoolExecutor(len(_PIECES)) as clients:
-        result = list(clients.map(status_line, *zip(*_PIECES, strict=True)))
-    assert result == [b"HTTP/1.1 408 "] * len(_PIECES)
+        status_lines = list(clients.map(status_line, *zip(*_PIECES, strict=True)))
+    assert status_lines == [b"HTTP/1.1 408 "] * len(_PIECES)
     assert counted(gateway, outcome="timeout") == before + len(_PIECES)
 
 
