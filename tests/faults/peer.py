@@ -60,11 +60,7 @@ class Client:
         self.socket.sendall(data)
 
     def post(
-        self,
-        path: str,
-        body: bytes,
-        headers: Mapping[str, str] | None = None,
-        method: str = "POST",
+        self, path: str, body: bytes, headers: Mapping[str, str] | None = None, method: str = "POST"
     ) -> None:
         """Send a POST request, or a request with another ``method``."""
         fields = {"Host": "x", "Content-Length": str(len(body)), **(headers or {})}

@@ -16,15 +16,7 @@ from e2e.running import ENGINE, Infergate, started_infergate
 from faults import h2
 from faults.low_limits import good
 from faults.payloads import document, tensor
-from faults.peer import (
-    Answer,
-    Backend,
-    Connection,
-    Script,
-    good_http,
-    post,
-    scripted,
-)
+from faults.peer import Answer, Backend, Connection, Script, good_http, post, scripted
 from faults.rpc import Status, call, channel, infer_message, ok_response
 from faults.watch import MIB, assert_healthy, counted, rises, until
 

@@ -246,10 +246,7 @@ def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None
 
     @seed(17)
     @settings(
-        max_examples=240,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+        max_examples=240, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(
         st.sampled_from(begins),

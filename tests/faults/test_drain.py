@@ -21,16 +21,7 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import GOOD, error_in, raw_listener
 from faults.load import STREAM, Connection, stream_values, streamed
 from faults.peer import Client
-from faults.watch import (
-    MIB,
-    alive,
-    checks,
-    descriptors,
-    limited_growth,
-    logged_bugs,
-    sample,
-    until,
-)
+from faults.watch import MIB, alive, checks, descriptors, limited_growth, logged_bugs, sample, until
 from infergate.codecs.protos import SCHEMA
 from infergate.core.wire import HttpRequest, join_parts
 

@@ -162,10 +162,7 @@ async def test_all_endpoints_down_is_reported_and_cleared_immediately(
 
 
 async def test_a_single_endpoint_is_not_checked() -> None:
-    async with (
-        replicas(LOCAL) as servers,
-        gateway("http", "own", [servers[0].url("http")]) as load,
-    ):
+    async with replicas(LOCAL) as servers, gateway("http", "own", [servers[0].url("http")]) as load:
         remote = load.gateway.gateway.backends[0]
         assert isinstance(remote, SupportsHealthWatch)
         assert remote.is_ready is None, (

@@ -551,10 +551,7 @@ def test_malformed_messages_of_clients(rpc: grpc.Channel, method: str, message: 
         # the text of this error is not tested
         assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL}
         return
-    assert (status.code, status.details) == (
-        grpc.StatusCode.INTERNAL,
-        "Unable to parse request",
-    )
+    assert (status.code, status.details) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
 
 
 @pytest.mark.parametrize("method", ["Profile", "infer", "Nosuch"])

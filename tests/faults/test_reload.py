@@ -131,10 +131,7 @@ def test_an_invalid_file_leaves_the_active_configuration(harness: Harness) -> No
 
 
 def test_a_reload_to_an_address_in_use_fails(harness: Harness) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        closes_descriptors(harness.gateway.pid),
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as other, closes_descriptors(harness.gateway.pid):
         port = other.getsockname()[1]
         (free,) = free_ports(1)
         more = f"""\
