@@ -298,13 +298,13 @@ def test_credentials_are_not_forwarded(harness: Harness) -> None:
     """The route has ``forward_headers: ["*"]``, which does not include headers listed in
     Connection."""
     seen: list[dict[str, Any]] = []
-    answer = harness.rpc.answer
+    answer = harness.rpc.respond
 
     def noting(message: bytes, context: grpc.ServicerContext) -> bytes:
         seen.append(dict(context.invocation_metadata()))
         return answer(message, context)
 
-    harness.rpc.answer = noting
+    harness.rpc.respond = noting
     try:
         for headers in (bearer(GOOD), {"x-api-key": GOOD}):
             result = v2_grpc(harness, "fwd", {**headers, "x-team": "7"})
@@ -312,7 +312,7 @@ def test_credentials_are_not_forwarded(harness: Harness) -> None:
         hop = {**bearer(GOOD), "x-team": "7", "x-hop": "1", "connection": "keep-alive, X-Hop"}
         assert v2_rest(harness, "fwd", hop).code == "200"
     finally:
-        harness.rpc.answer = answer
+        harness.rpc.respond = answer
     assert [each["x-team"] for each in seen] == ["7", "7", "7"]
     assert not [e for e in seen if {"authorization", "x-api-key", "x-hop"} & e.keys()]
 

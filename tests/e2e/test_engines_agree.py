@@ -14,8 +14,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
+from faults.low_limits import message
 from faults.rpc import INFER, RpcBackend, channel, infer_message
-from faults.tight import message
 from faults.watch import SECONDS, alive, logged_bugs
 
 MIB = 1 << 20
@@ -60,9 +60,9 @@ def gateways(rpc: RpcBackend) -> Iterator[list[Infergate]]:
 
 @pytest.fixture
 def backend(rpc: RpcBackend) -> Iterator[RpcBackend]:
-    quick = rpc.answer
+    quick = rpc.respond
     yield rpc
-    rpc.answer = quick
+    rpc.respond = quick
     rpc.release.clear()
 
 
@@ -196,7 +196,7 @@ def test_a_backends_status_has_the_same_result(
         context.abort(code, details)
         raise AssertionError("abort raises")
 
-    backend.answer = fail
+    backend.respond = fail
     compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
     assert own == compat
     assert own[0] is not OK
@@ -210,7 +210,7 @@ def test_a_backends_status_has_the_same_result(
 def test_a_backends_response_has_the_same_result(
     gateways: list[Infergate], backend: RpcBackend, answer: bytes
 ) -> None:
-    backend.answer = lambda message, context: answer
+    backend.respond = lambda message, context: answer
     compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
     assert own == compat
 
@@ -219,20 +219,20 @@ def test_a_backends_response_has_the_same_result(
 def test_a_compressed_response_has_the_same_result(
     gateways: list[Infergate], backend: RpcBackend, compression: grpc.Compression
 ) -> None:
-    quick = backend.answer
+    quick = backend.respond
 
     def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
         context.set_compression(compression)
         return quick(message, context)
 
-    backend.answer = answer
+    backend.respond = answer
     compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
     assert own == compat
     assert own[0] is OK
 
 
 def test_both_engines_enforce_deadlines(gateways: list[Infergate], backend: RpcBackend) -> None:
-    backend.answer = backend.wait
+    backend.respond = backend.wait
     compat, own = both(
         gateways, lambda client: unary(client, INFER, infer_message("depot"), timeout=0.4)
     )
@@ -251,7 +251,7 @@ def test_both_engines_enforce_deadlines(gateways: list[Infergate], backend: RpcB
 def test_metadata_reaches_the_backend(
     gateways: list[Infergate], backend: RpcBackend, metadata: Pairs
 ) -> None:
-    quick, seen = backend.answer, []
+    quick, seen = backend.respond, []
 
     def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
         seen.append([each for each in pairs(context.invocation_metadata()) if each[0][:2] == "x-"])
@@ -259,7 +259,7 @@ def test_metadata_reaches_the_backend(
         context.set_trailing_metadata(metadata)
         return quick(message, context)
 
-    backend.answer = answer
+    backend.respond = answer
     compat, own = both(
         gateways,
         lambda client: unary(

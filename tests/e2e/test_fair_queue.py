@@ -131,7 +131,7 @@ def deployed() -> Iterator[Deployment]:
     servers = {"http": Server(), "grpc": Server()}
     with ExitStack() as stack:
         rpc = stack.enter_context(rpc_backend())
-        rpc.answer = grpc_answer(servers["grpc"])
+        rpc.respond = grpc_answer(servers["grpc"])
         http = stack.enter_context(StandInServer(http_handler(servers["http"])))
         config = CONFIG.replace("HTTP", http.address).replace("GRPC", rpc.address)
         gateway = stack.enter_context(started_infergate(config))

@@ -372,7 +372,7 @@ def test_a_stream_ends_in_good_order_when_the_gateway_stops(
             client.send(streamed("inside.repeat", body))
             client.until(b"\n\n\r\n")
             os.kill(running.pid, signal.SIGTERM)
-            assert client.rest().endswith(b"\n\n\r\n0\r\n\r\n")
+            assert client.read_to_end().endswith(b"\n\n\r\n0\r\n\r\n")
 
 
 # ---- a server that misbehaves -------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_unusual_server_streams(
         connection.request()
         connection.write(written)
         if written.endswith(b"wait"):
-            connection.gone()
+            connection.wait_closed()
 
     running, fake = before_fake
     fake.use(script)

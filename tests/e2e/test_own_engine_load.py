@@ -25,9 +25,9 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
 from faults import h2, watch
+from faults.low_limits import message
 from faults.peer import Client
 from faults.rpc import INFER, RpcBackend, call, channel, infer_message, rpc_backend
-from faults.tight import message
 from peers.support.process import free_ports
 
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
@@ -56,7 +56,7 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
 
 
 def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBackend) -> None:
-    quick, rpc.answer = rpc.answer, rpc.wait
+    quick, rpc.respond = rpc.respond, rpc.wait
     with channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, message()).code is grpc.StatusCode.OK
         before = watch.descriptors(gateway.pid), watch.metric(gateway, "infergate_tasks")
@@ -83,7 +83,7 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
             assert len({each.result() for each in pending}) == 1
             go.set()
             assert [len(list(each)) for each in opened] == [1] * STREAMS
-    rpc.answer = quick
+    rpc.respond = quick
     watch.until(
         lambda: (
             watch.descriptors(gateway.pid) <= before[0] + 8  # connections to the backend may stay
@@ -181,7 +181,7 @@ def test_a_backend_that_restarts_repeatedly() -> None:
 def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
     """Requests in progress are completed, streams end, new calls are rejected, and the process
     exits in time."""
-    quick, rpc.answer = rpc.answer, rpc.wait
+    quick, rpc.respond = rpc.respond, rpc.wait
     rpc.entered.clear()
     rpc.release.clear()
     with (
@@ -212,7 +212,7 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
         go.set()
         watch.until(lambda: not watch.alive(gateway), "the process has ended")
         assert watch.logged_bugs(gateway) == ""
-    rpc.answer = quick
+    rpc.respond = quick
     assert callers.ended.keys() == {"OK", "UNAVAILABLE"}
 
 
@@ -229,13 +229,13 @@ def test_long_messages_are_released(
     module: Any = tritonclient.grpc if carrier == "grpc" else tritonclient.http
     tensor = module.InferInput("INPUT0", [size // 4], "FP32")
     tensor.set_data_from_numpy(np.zeros(size // 4, np.float32))
-    quick = rpc.answer
-    rpc.answer = lambda message, context: context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
+    quick = rpc.respond
+    rpc.respond = lambda message, context: context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
     before = 0
     with module.InferenceServerClient(getattr(gateway, carrier)) as client:
         for _ in range(9):
             with contextlib.suppress(InferenceServerException):
                 client.infer(model, [tensor])
             before = before or watch.resident(gateway.pid)  # when all is loaded
-    rpc.answer = quick
+    rpc.respond = quick
     watch.until(lambda: watch.resident(gateway.pid) < before + 4 * size, "everything is released")

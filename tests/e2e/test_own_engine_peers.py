@@ -16,8 +16,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import h2
-from faults.rpc import INFER, RpcBackend, call, channel, good_answer, infer_message
-from faults.tight import message
+from faults.low_limits import message
+from faults.rpc import INFER, RpcBackend, call, channel, infer_message, ok_response
 from faults.watch import SECONDS, alive, logged_bugs
 from peers.support.grpclib import grpclib_report, started_grpclib
 from peers.support.installed import Installed
@@ -80,8 +80,8 @@ def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def grpclib_result(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> object:
-    quick = rpc.answer
-    rpc.answer = lambda message, context: (
+    quick = rpc.respond
+    rpc.respond = lambda message, context: (
         rpc.wait(message, context) if b"slow" in message else quick(message, context)
     )
     reported = {
@@ -114,7 +114,7 @@ def test_grpclib_as_a_client(grpclib_result: dict[str, object]) -> None:
 
 def test_grpclib_as_a_server(grpclib: Installed) -> None:
     with (
-        started_grpclib(grpclib, good_answer()) as address,
+        started_grpclib(grpclib, ok_response()) as address,
         started_infergate(BUILTIN.format(rpc=address), engine="own") as running,
         channel(running.grpc) as rpc_channel,
     ):
@@ -159,15 +159,15 @@ def _through_envoy(
 
 @pytest.fixture
 def through_envoy(_through_envoy: str, rpc: RpcBackend) -> Iterator[str]:
-    quick = rpc.answer
+    quick = rpc.respond
     yield _through_envoy
-    rpc.answer = quick
+    rpc.respond = quick
     rpc.release.clear()
 
 
 @pytest.mark.peers
 def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
-    quick = rpc.answer
+    quick = rpc.respond
     with channel(through_envoy) as rpc_channel:
         method = rpc_channel.unary_unary(INFER)
         zipped = call(rpc_channel, message(300_000), compression=grpc.Compression.Gzip)
@@ -181,7 +181,7 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "why %41")
             raise AssertionError("abort raises")
 
-        rpc.answer = fail
+        rpc.respond = fail
         failed = call(rpc_channel, infer_message("depot"))
         assert (failed.code, failed.details) == (grpc.StatusCode.INVALID_ARGUMENT, "why %41")
         rpc.cancelled.clear()
@@ -193,7 +193,7 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
         assert rpc.entered.wait(SECONDS)
         given_up.cancel()
         assert rpc.cancelled.wait(SECONDS), "the cancellation is forwarded"
-        rpc.answer = quick
+        rpc.respond = quick
         assert call(rpc_channel, infer_message("depot")).code is grpc.StatusCode.OK
 
 

@@ -137,7 +137,7 @@ def echo(message: bytes, _context: grpc.ServicerContext) -> bytes:
 
 @pytest.fixture(scope="module")
 def started(rpc: RpcBackend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    rpc.answer = echo
+    rpc.respond = echo
     file = tmp_path_factory.mktemp("labels") / "labels.txt"
     write_labels(file)
     config = (CONFIG + BRIGHTEST).replace("ADDRESS", rpc.address).replace("LABELS", str(file))
@@ -168,7 +168,7 @@ def test_a_reload_changes_the_transforms_for_new_requests(
     with ThreadPoolExecutor(1) as thread:
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(rpc, "answer", wait)
+                patch.setattr(rpc, "respond", wait)
                 waiting = thread.submit(gateway.infer, "scan", files)
                 assert entered.wait(60)
             gateway.use(DARKEST)

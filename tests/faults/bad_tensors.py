@@ -44,23 +44,23 @@ CASES: Final = (
     "thousands of dimensions",
     "no name",
     "an empty name",
-    "a name twice",
+    "a duplicate name",
     "an unknown datatype",
     "data for the first of two inputs only",
     "a size below 0",
     "a size past the end",
-    "bytes left over",
-    "a string's length past the end",
+    "surplus bytes",
+    "a string length past the end",
     "a boolean for an integer",
     "an integer out of range",
     "NaN for an integer",
     "FP16 as text or as FP32",
-    "an offset that leads back",
-    "a thousand tensors that are one",
+    "an offset that points backward",
+    "a thousand references to one tensor",
     "a vtable outside the message",
     "a vector of 4 GiB",
-    "a line feed in a header's text",
-    "a line folded into a header",
+    "a line feed in a header value",
+    "a folded header line",
 )
 
 
@@ -112,12 +112,12 @@ _INPUT_TENSORS: Final = 60
 _TYPE, _DATA, _STRINGS = 4, 12, 16
 
 
-def followed(body: bytearray, position: int) -> int:
+def follow_offset(body: bytearray, position: int) -> int:
     return position + int(struct.unpack_from("<I", body, position)[0])
 
 
 def tensor_table(body: bytearray, index: int = 0) -> int:
-    return followed(body, followed(body, _INPUT_TENSORS) + 4 + 4 * index)
+    return follow_offset(body, follow_offset(body, _INPUT_TENSORS) + 4 + 4 * index)
 
 
 def put(body: bytearray, position: int, number: int) -> bytearray:
@@ -128,7 +128,7 @@ def put(body: bytearray, position: int, number: int) -> bytearray:
 def old(
     case: str, names: str, inputs: str, *raw: bytes, grpc: str = "", model: str = "m", **more: Any
 ) -> None:
-    """Return the case in both legacy formats. The gRPC error matches ``grpc`` if its text
+    """Add the case in both legacy formats. The gRPC error matches ``grpc`` if its text
     differs."""
     old_http(case, names, inputs, *raw, model=model, **more)
     header = f'batch_size: 1 {inputs} output {{ name: "OUTPUT0" }}'
@@ -145,7 +145,7 @@ def old_http(
     )
 
 
-def given(dims: Sequence[int], name: str = "INPUT0", more: str = "") -> str:
+def input_text(dims: Sequence[int], name: str = "INPUT0", more: str = "") -> str:
     return f'input {{ name: "{name}" dims: [{",".join(map(str, dims))}] {more} }}'
 
 
@@ -157,12 +157,12 @@ FOUR: Final = b"\x07\0\0\0"
 def shaped(
     case: str, shape: Sequence[int], elements: Sequence[int], words: str, model: str = "m"
 ) -> None:
-    """Return the case in all formats. Each error names the input, except the legacy servers'
-    ``words``."""
+    """Add the case in the GraphPipe and legacy formats. GraphPipe errors name the input; legacy
+    errors match ``words``."""
     data = struct.pack(f"<{len(elements)}i", *elements)
     names = r"INPUT0|input_tensors\[0\]\.shape"
     in_graphpipe(case, names, pipe(ints(shape, data)))
-    old(case, words, given(shape), data, model=model)
+    old(case, words, input_text(shape), data, model=model)
 
 
 _SIZE = "size .*input 'INPUT0'"
@@ -178,14 +178,14 @@ shaped("thousands of dimensions", [1] * 3000, [1], "'INPUT0' has 3000 dimensions
 # ---- names -----------------------------------------------------------------------------------
 
 _pair = pipe(ints([1], FOUR), ints([1], FOUR))
-in_graphpipe("no name", "input 1 has no name", put(_pair, followed(_pair, _INPUT_NAMES), 0))
+in_graphpipe("no name", "input 1 has no name", put(_pair, follow_offset(_pair, _INPUT_NAMES), 0))
 old("no name", "unexpected inference input ''", "input { dims: 1 }", FOUR)
 
 in_graphpipe("an empty name", "input 1 has no name", pipe(ints([1], FOUR), ints([1], FOUR, "")))
-old("an empty name", "unexpected inference input ''", given([1], ""), FOUR)
+old("an empty name", "unexpected inference input ''", input_text([1], ""), FOUR)
 
-in_graphpipe("a name twice", "INPUT0", pipe(ints([1], FOUR), ints([1], FOUR)))
-old("a name twice", "'INPUT0' already exists", given([1]) * 2, FOUR, FOUR, model="pair")
+in_graphpipe("a duplicate name", "INPUT0", pipe(ints([1], FOUR), ints([1], FOUR)))
+old("a duplicate name", "'INPUT0' already exists", input_text([1]) * 2, FOUR, FOUR, model="pair")
 
 # ---- datatypes -------------------------------------------------------------------------------
 
@@ -199,26 +199,26 @@ cannot([_CASE], OLD, "a message contains no datatypes")
 
 _CASE = "data for the first of two inputs only"
 _body = pipe(ints([1], FOUR), ints([1], FOUR, "INPUT1"))
-in_graphpipe(_CASE, "INPUT1", put(_body, followed(_body, tensor_table(_body, 1) + _DATA), 0))
-_inputs = given([1]) + given([1], "INPUT1")
+in_graphpipe(_CASE, "INPUT1", put(_body, follow_offset(_body, tensor_table(_body, 1) + _DATA), 0))
+_inputs = input_text([1]) + input_text([1], "INPUT1")
 old(_CASE, "INPUT1", _inputs, FOUR, grpc="tensor data .* only 1 sets", model="pair")
 
 _NO_SIZES = "no size is sent beside the data"
-_SIZES = ("a size below 0", "a size past the end", "bytes left over")
+_SIZES = ("a size below 0", "a size past the end", "surplus bytes")
 cannot(_SIZES, GRAPHPIPE, "an unsigned length precedes the elements of a vector")
 _STRING = b"\x03\0\0\0abc"
-old_http("a size below 0", "", given([1], more="batch_byte_size: -4"), FOUR, bare=True)
+old_http("a size below 0", "", input_text([1], more="batch_byte_size: -4"), FOUR, bare=True)
 cannot(["a size below 0"], [OLD_GRPC], "sizes are unsigned")
-for _case, _size, _words in (("a size past the end", 9, "INPUT0"), ("bytes left over", 5, _MORE)):
-    _input = given([1], more=f"batch_byte_size: {_size}")
+for _case, _size, _words in (("a size past the end", 9, "INPUT0"), ("surplus bytes", 5, _MORE)):
+    _input = input_text([1], more=f"batch_byte_size: {_size}")
     old(_case, _words, _input, _STRING, model="strings")
 
-_CASE = "a string's length past the end"
+_CASE = "a string length past the end"
 _cut = b"\x05\0\0\0abc"
 _body = pipe(Tensor("INPUT0", Datatype.BYTES, (1,), _STRING))
-_string = followed(_body, followed(_body, tensor_table(_body) + _STRINGS) + 4)
+_string = follow_offset(_body, follow_offset(_body, tensor_table(_body) + _STRINGS) + 4)
 in_graphpipe(_CASE, r"input_tensors\[0\]\.string_val", put(_body, _string, 5000))
-old(_CASE, "INPUT0", given([1], more="batch_byte_size: 7"), _cut, model="strings")
+old(_CASE, "INPUT0", input_text([1], more="batch_byte_size: 7"), _cut, model="strings")
 
 # ---- elements --------------------------------------------------------------------------------
 
@@ -237,8 +237,8 @@ cannot(
 # ---- messages --------------------------------------------------------------------------------
 
 _OFFSETS = (
-    "an offset that leads back",
-    "a thousand tensors that are one",
+    "an offset that points backward",
+    "a thousand references to one tensor",
     "a vtable outside the message",
 )
 cannot(_OFFSETS, OLD, "only flatbuffers have offsets")
@@ -256,14 +256,16 @@ _CASE = "a vector of 4 GiB"
 _LENGTH = b"\xff\xff\xff\xff\x0f"
 cannot([_CASE], [OLD_HTTP], "sizes are in other cases")
 _body = pipe(ints([1], FOUR))
-_vector = followed(_body, tensor_table(_body) + _DATA)
+_vector = follow_offset(_body, tensor_table(_body) + _DATA)
 in_graphpipe(_CASE, r"input_tensors\[0\]\.data", put(_body, _vector, 2**32 - 1))
 BAD[_CASE, OLD_GRPC] = Bad("", b"\x22" + _LENGTH, bare=True)
 
-_LINES = ("a line feed in a header's text", "a line folded into a header")
+_LINES = ("a line feed in a header value", "a folded header line")
 cannot(_LINES, (*GRAPHPIPE, OLD_GRPC), "no header describes the tensors")
-old_http(_LINES[0], r"'INPUT0\n'", given([1], r"INPUT0\n"), FOUR)
-old_http(_LINES[1], "not valid HTTP", given([1]).replace(" dims", "\r\n dims"), FOUR, ends=True)
+old_http(_LINES[0], r"'INPUT0\n'", input_text([1], r"INPUT0\n"), FOUR)
+old_http(
+    _LINES[1], "not valid HTTP", input_text([1]).replace(" dims", "\r\n dims"), FOUR, ends=True
+)
 
 # ---- TensorFlow Serving ----------------------------------------------------------------------
 
@@ -277,7 +279,7 @@ def proto(shape: Sequence[int] = (1,), dtype: int = _INT32, **data: Any) -> Any:
 
 def predict(*inputs: Any, name: str = "INPUT0") -> bytes:
     """Return a request without ModelSpec. Each input is a separate entry."""
-    entries = (PredictRequest(inputs={name: given}).SerializeToString() for given in inputs)
+    entries = (PredictRequest(inputs={name: each}).SerializeToString() for each in inputs)
     return b"".join(entries)
 
 
@@ -319,12 +321,12 @@ def without_key(entry: Any) -> bytes:
 
 in_tfs("no name", "input 0", without_key(_one_raw), without_key(_one_typed))
 in_tfs("an empty name", "input 0", predict(_one_raw, name=""), predict(_one_typed, name=""))
-in_tfs("a name twice", "INPUT0", predict(_one_raw, _one_raw), predict(_one_typed, _one_typed))
+in_tfs("a duplicate name", "INPUT0", predict(_one_raw, _one_raw), predict(_one_typed, _one_typed))
 in_tfs("an unknown datatype", "INPUT0.*1000", predict(proto(dtype=1000, tensor_content=FOUR)),
        predict(proto(dtype=1000, int_val=[7])))  # fmt: skip
 cannot(["data for the first of two inputs only"], TFS, "a tensor without contents is filled with 0")
 cannot(_SIZES, TFS, _NO_SIZES)
-_CASE = "a string's length past the end"
+_CASE = "a string length past the end"
 cannot([_CASE], [TFS_TYPED], "strings are the format's own")
 BAD[_CASE, TFS_RAW] = Bad("INPUT0", predict(proto(dtype=_STRING_TYPE, tensor_content=b"\x05abc")))
 cannot(_ELEMENTS, [TFS_RAW], "elements are the bytes of their datatype, but for booleans")
@@ -345,7 +347,7 @@ cannot(_LINES, TFS, "no header describes the tensors")
 def in_lists(
     case: str, names: str, rows: str, columns: str = "", *, v1: str = "", model: str = "m"
 ) -> None:
-    """Return the case in rows, and in ``columns``, which are the same lists by default. KServe's
+    """Add the case in rows, and in ``columns``, which are the same lists by default. KServe's
     error matches ``v1`` if its text differs."""
     for frontend in ROWS:
         text = v1 if v1 and frontend == V1 else names
@@ -362,12 +364,12 @@ in_lists(
 )
 in_lists("no name", "INPUT0, INPUT1", "[7]", model="pair")
 in_lists("an empty name", r"INPUT0|named input: $", '[{"": 7}]', '{"": [7]}')
-in_lists("a name twice", "'INPUT0' twice", '[{"INPUT0": 7, "INPUT0": 7}]',
+in_lists("a duplicate name", "'INPUT0' twice", '[{"INPUT0": 7, "INPUT0": 7}]',
          '{"INPUT0": [7], "INPUT0": [7]}')  # fmt: skip
 cannot(["an unknown datatype"], LISTS, "a message contains no datatypes")
 in_lists("data for the first of two inputs only", "INPUT1", '[{"INPUT0": 7}]', '{"INPUT0": [7]}',
          model="pair")  # fmt: skip
-cannot([*_SIZES, "a string's length past the end", "a vector of 4 GiB"], LISTS, "no size is sent")
+cannot([*_SIZES, "a string length past the end", "a vector of 4 GiB"], LISTS, "no size is sent")
 for _case, _element in zip(_ELEMENTS, ("true", "2147483648", "NaN", '"7"'), strict=True):
     in_lists(_case, "'INPUT0': element 1 is", f"[7, {_element}]", v1="'INPUT0': element 1|char 18")
 cannot(_OFFSETS, LISTS, "only flatbuffers have offsets")
@@ -381,12 +383,12 @@ GOOD: Final[dict[str, Bad]] = {
     OLD_HTTP: Bad(
         "",
         FOUR,
-        {"NV-InferRequest": f'batch_size: 1 {given([1])} output {{ name: "OUTPUT0" }}'},
+        {"NV-InferRequest": f'batch_size: 1 {input_text([1])} output {{ name: "OUTPUT0" }}'},
     ),
     OLD_GRPC: Bad(
         "",
         old_message(
-            "m", header=f'batch_size: 1 {given([1])} output {{ name: "OUTPUT0" }}', raw=[FOUR]
+            "m", header=f'batch_size: 1 {input_text([1])} output {{ name: "OUTPUT0" }}', raw=[FOUR]
         ),
     ),
     TFS_RAW: Bad("", predict(_one_raw)),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from e2e.running import ENGINE
-from faults.behind import Harness, started_harness
-from faults.tight import Tight, good, started_tight
-from faults.watch import done, unharmed
+from faults.low_limits import LimitedGateway, good, started_limited_gateway
+from faults.scripted_backends import Harness, started_harness
+from faults.watch import checks, unharmed
 
 _DOC = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
 APART = dict(re.findall(r"^\| `(faults/[^`]+)` \| (.+) \|$", _DOC, re.MULTILINE))
@@ -28,57 +28,57 @@ def _is_apart(item: pytest.Item) -> bool:
 def watched(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that other clients were served during each fault, and that memory and descriptors were
     watched, or that docs/faults.md lists an exception."""
-    begun = done.begun
+    begun = checks.begun
     yield
     if not _is_apart(request.node):
-        assert done.open or done.begun > begun, "not watched: see faults.watch.unharmed"
+        assert checks.open or checks.begun > begun, "not watched: see faults.watch.unharmed"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def counts(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that each file reads some metric, unless docs/faults.md exempts all tests that ran."""
-    metrics = done.metrics
+    metrics = checks.metrics
     yield
     tests = [item for item in request.session.items if item.path == request.path]
     if not all(map(_is_apart, tests)):
-        assert done.metrics > metrics, "no metric is read: see faults.watch.rises"
+        assert checks.metrics > metrics, "no metric is read: see faults.watch.rises"
 
 
 @pytest.fixture(scope="session")
-def tight() -> Iterator[Tight]:
-    with started_tight(ENGINE) as gateway:
+def limited_gateway() -> Iterator[LimitedGateway]:
+    with started_limited_gateway(ENGINE) as gateway:
         yield gateway
 
 
 @pytest.fixture
-def gateway(tight: Tight) -> Iterator[Tight]:
+def gateway(limited_gateway: LimitedGateway) -> Iterator[LimitedGateway]:
     """Return the gateway. Other clients are served during a test, and no resources may be left over
     after it."""
-    with unharmed(tight, lambda: good(tight)):
-        yield tight
+    with unharmed(limited_gateway, lambda: good(limited_gateway)):
+        yield limited_gateway
 
 
 @pytest.fixture(scope="session")
-def own(request: pytest.FixtureRequest) -> Iterator[Tight]:
+def own(request: pytest.FixtureRequest) -> Iterator[LimitedGateway]:
     """Return the gateway with ``engine: own``, whatever the engine of other tests."""
     if ENGINE == "own":
-        yield request.getfixturevalue("tight")
+        yield request.getfixturevalue("limited_gateway")
     else:
-        with started_tight("own") as gateway:
+        with started_limited_gateway("own") as gateway:
             yield gateway
 
 
 @pytest.fixture(scope="session")
-def behind() -> Iterator[Harness]:
+def scripted_harness() -> Iterator[Harness]:
     """Run a gateway in front of scripted backends."""
     with started_harness() as harness:
         yield harness
 
 
 @pytest.fixture
-def harness(behind: Harness) -> Iterator[Harness]:
+def harness(scripted_harness: Harness) -> Iterator[Harness]:
     """Return the gateway and its backends. Other clients are served during a test. Afterwards the
     gateway must not hold more resources than before, including one connection to each backend."""
-    behind.restored()
-    with unharmed(behind.gateway, behind.others):
-        yield behind
+    scripted_harness.restored()
+    with unharmed(scripted_harness.gateway, scripted_harness.others):
+        yield scripted_harness

@@ -32,7 +32,7 @@ them would block the event loop for over 50 ms."""
 EMPTY: Final = bytes(4 * VERY_MANY)
 MANY: Final = MAX_ELEMENTS_ON_LOOP
 """The maximum number of elements that the event loop reads itself."""
-UNLIKE: Final = pack_bytes([b"", b"a"] * (MANY // 2))
+TWO_LENGTHS: Final = pack_bytes([b"", b"a"] * (MANY // 2))
 SINGLE: Final = MAX_NESTED_FIELDS_ON_LOOP - 8
 """The maximum number of fields inside an input that the event loop reads, beside dtype and shape.
 """
@@ -136,18 +136,18 @@ def instances(row: str, size: int) -> bytes:
 def many_inputs(rank: int, **parameters: int) -> bytes:
     message = pb.ModelInferRequest(model_name="identity")
     for index in range(TENSORS):
-        given = message.inputs.add(name=f"INPUT{index}", datatype="UINT8", shape=[1] * rank)
+        created = message.inputs.add(name=f"INPUT{index}", datatype="UINT8", shape=[1] * rank)
         for key, value in parameters.items():
-            given.parameters[key].int64_param = value
+            created.parameters[key].int64_param = value
         message.raw_input_contents.append(b"\0")
     return bytes(message.SerializeToString())
 
 
 def many_parameters(count: int) -> bytes:
     message = pb.ModelInferRequest(model_name="identity")
-    given = message.inputs.add(name="INPUT0", datatype="UINT8", shape=[0])
+    created = message.inputs.add(name="INPUT0", datatype="UINT8", shape=[0])
     for index in range(count):
-        given.parameters[f"{index:x}"].int64_param = 1
+        created.parameters[f"{index:x}"].int64_param = 1
     message.raw_input_contents.append(b"")
     return bytes(message.SerializeToString())
 
@@ -172,8 +172,8 @@ def old_header(body: str, data: bytes = b"", model: str = "texts") -> Worst:
 def old_strings(model: str, data: bytes, elements: int) -> bytes:
     result = OLD.InferRequest(model_name=model, model_version=-1)
     result.meta_data.batch_size = 1
-    given = result.meta_data.input.add(name="INPUT0", dims=[elements])
-    given.batch_byte_size = len(data)
+    created = result.meta_data.input.add(name="INPUT0", dims=[elements])
+    created.batch_byte_size = len(data)
     result.meta_data.output.add(name="OUTPUT0")
     result.raw_input.append(data)
     return bytes(result.SerializeToString())
@@ -203,10 +203,12 @@ WORST: dict[str, Callable[[], Worst]] = {
     "v2-rest, to trtis-http": lambda: zipped(rest("tr.trtis-http"), *binary(EMPTY, VERY_MANY)),
     "v2-rest, to trtis-grpc": lambda: zipped(rest("tr.trtis-grpc"), *binary(EMPTY, VERY_MANY)),
     "v2-rest, as many BYTES as the loop reads": lambda: posted(
-        rest("tr.v2-rest"), *binary(UNLIKE, MANY)
+        rest("tr.v2-rest"), *binary(TWO_LENGTHS, MANY)
     ),
-    "v2-rest, as many to JSON": lambda: posted(rest("tr.v2-json"), *binary(UNLIKE, MANY)),
-    "v2-rest, as many to GraphPipe": lambda: posted(rest("tr.graphpipe"), *binary(UNLIKE, MANY)),
+    "v2-rest, as many to JSON": lambda: posted(rest("tr.v2-json"), *binary(TWO_LENGTHS, MANY)),
+    "v2-rest, as many to GraphPipe": lambda: posted(
+        rest("tr.graphpipe"), *binary(TWO_LENGTHS, MANY)
+    ),
     "v2-rest, 1024 inputs with parameters and NaN": lambda: posted(
         rest("identity"), NAN_AND_PARAMETERS[:INLINE]
     ),
@@ -221,7 +223,7 @@ WORST: dict[str, Callable[[], Worst]] = {
             '"parameters":{"a":1,"b":{"c":[1,2]},"d":true},"data":[[[1]]]}'
         ),
     ),
-    "v2-rest, texts of no letters": lambda: posted(
+    "v2-rest, empty texts": lambda: posted(
         rest("identity"), one_input("BYTES", ['""'] * (INLINE // 3 - 40))
     ),
     "v2-rest, texts, forwarded": lambda: posted(
@@ -255,7 +257,7 @@ WORST: dict[str, Callable[[], Worst]] = {
         rest("identity"),
         one_input("UINT8", "1")[:-1] + b',"parameters":{"a":"' + b"a" * (4 * MIB - 1) + b'"}}',
     ),
-    "v2-rest, names that nobody knows": lambda: posted(
+    "v2-rest, unknown members": lambda: posted(
         rest("identity"),
         b'{"inputs":[],' + b",".join(b'"%x":1' % i for i in range(28_000)) + b',"id":NaN}',
     ),
@@ -272,7 +274,7 @@ WORST: dict[str, Callable[[], Worst]] = {
         one_input("FP32", ["0"] * 60_000)[:-2]
         + b'],"outputs":[{"name":"OUTPUT0","parameters":{"classification":16000}}]}',
     ),
-    "embeddings, texts of no letters": lambda: posted(
+    "embeddings, empty texts": lambda: posted(
         "/v1/embeddings", b'{"model":"embed","input":[' + b'"",' * 63 + b'""]}'
     ),
     "embeddings, tokens": lambda: posted(
@@ -315,7 +317,9 @@ WORST: dict[str, Callable[[], Worst]] = {
     "v2-grpc, very many empty BYTES": lambda: called(raw("identity", EMPTY, VERY_MANY), gzip=True),
     "v2-grpc, forwarded": lambda: called(raw("fwd.v2-grpc", EMPTY, VERY_MANY), gzip=True),
     "v2-grpc, translated": lambda: called(raw("tr.v2-grpc", EMPTY, VERY_MANY), gzip=True),
-    "v2-grpc, as many BYTES as the loop reads": lambda: called(raw("tr.v2-grpc", UNLIKE, MANY)),
+    "v2-grpc, as many BYTES as the loop reads": lambda: called(
+        raw("tr.v2-grpc", TWO_LENGTHS, MANY)
+    ),
     "v2-grpc, typed BYTES": lambda: called(typed("BYTES", MANY, b"\x42\0\x42\1a" * (MANY // 2))),
     "v2-grpc, very many typed": lambda: called(typed("BYTES", VERY_MANY, b"\x42\0" * VERY_MANY)),
     "v2-grpc, typed integers": lambda: called(
@@ -332,8 +336,8 @@ WORST: dict[str, Callable[[], Worst]] = {
     ),
     "inflated, over gRPC": lambda: called(raw("identity", LONG, len(LONG), "UINT8"), gzip=True),
     "graphpipe, very many empty texts": lambda: framed(flatbuffer(EMPTY, VERY_MANY)),
-    "graphpipe, as many as the loop reads": lambda: framed(flatbuffer(UNLIKE, MANY)),
-    "graphpipe, over HTTP": lambda: posted("/graphpipe/texts", flatbuffer(UNLIKE, MANY)),
+    "graphpipe, as many as the loop reads": lambda: framed(flatbuffer(TWO_LENGTHS, MANY)),
+    "graphpipe, over HTTP": lambda: posted("/graphpipe/texts", flatbuffer(TWO_LENGTHS, MANY)),
     "trtis-http, dimensions": lambda: old_header(
         'batch_size: 1 input { name: "INPUT0" dims: [' + "1," * 30_000 + "1] }"
     ),
@@ -349,7 +353,7 @@ WORST: dict[str, Callable[[], Worst]] = {
         _old_text(VERY_MANY, len(EMPTY)), EMPTY, "fwd.trtis-http"
     ),
     "trtis-http, as many as the loop reads": lambda: old_header(
-        _old_text(MANY, len(UNLIKE)), UNLIKE, "fwd.trtis-http"
+        _old_text(MANY, len(TWO_LENGTHS)), TWO_LENGTHS, "fwd.trtis-http"
     ),
     "v2-rest, to kserve-v1": lambda: zipped(
         rest("tr.kserve-v1"), *binary(EMPTY[: 4 * 200_000], 200_000)
@@ -360,8 +364,10 @@ WORST: dict[str, Callable[[], Worst]] = {
     "v2-rest, many dimensions, to tfs-rest": lambda: posted(
         rest("tr.tfs-rest"), *binary(EMPTY[:16_000], *DEEP, datatype="INT8")
     ),
-    "v2-rest, as many to kserve-v1": lambda: posted(rest("tr.kserve-v1"), *binary(UNLIKE, MANY)),
-    "kserve-v1, texts of no letters": lambda: predicted("texts", instances('""', INLINE)),
+    "v2-rest, as many to kserve-v1": lambda: posted(
+        rest("tr.kserve-v1"), *binary(TWO_LENGTHS, MANY)
+    ),
+    "kserve-v1, empty texts": lambda: predicted("texts", instances('""', INLINE)),
     "kserve-v1, very many texts": lambda: predicted("texts", instances('""', 3 * MIB)),
     "kserve-v1, named rows": lambda: predicted("texts", instances('{"INPUT0":""}', INLINE)),
     "kserve-v1, other names in rows": lambda: predicted(
@@ -391,7 +397,9 @@ WORST: dict[str, Callable[[], Worst]] = {
     "tfs-grpc, very many empty BYTES": lambda: called(
         predict("texts", 7, VERY_MANY, b"\x42\0" * VERY_MANY), PREDICT
     ),
-    "tfs-grpc, no strings for very many": lambda: called(predict("texts", 7, VERY_MANY), PREDICT),
+    "tfs-grpc, a shape without its strings": lambda: called(
+        predict("texts", 7, VERY_MANY), PREDICT
+    ),
     "tfs-grpc, forwarded": lambda: called(
         predict("fwd.tfs-grpc", 7, VERY_MANY, b"\x42\0" * VERY_MANY), PREDICT
     ),
@@ -413,7 +421,7 @@ WORST: dict[str, Callable[[], Worst]] = {
     "tfs-grpc, strings among integers": lambda: called(
         predict("texts", 7, SINGLE, b"\x42\0\x38\1" * (SINGLE // 2)), PREDICT
     ),
-    "tfs-grpc, as many integers as are typed": lambda: called(
+    "tfs-grpc, the maximum number of typed integers": lambda: called(
         predict("identity", 3, 65536, delimited(4, b"\xff" * 262_144)), PREDICT
     ),
     "tfs-grpc, 1024 inputs of many dimensions": lambda: called(
@@ -447,7 +455,7 @@ WORST: dict[str, Callable[[], Worst]] = {
     "tfs-rest, a mixed row": lambda: posted(*rows(b"[1]", INLINE, "numbers", b"[1,2]")),
     "tfs-rest, objects without members": lambda: posted(*columns(b"{}", INLINE)),
     "tfs-rest, very many objects without members": lambda: zipped(*columns(b"{}", 8 * MIB)),
-    "tfs-rest, lists of no elements": lambda: posted(*columns(b"[]", INLINE)),
+    "tfs-rest, empty lists": lambda: posted(*columns(b"[]", INLINE)),
     "tfs-rest, nesting": lambda: posted(
         "/v1/models/numbers:predict", b'{"instances":' + b"[" * INLINE
     ),
@@ -462,6 +470,6 @@ WORST: dict[str, Callable[[], Worst]] = {
         old_strings("fwd.trtis-grpc", EMPTY, VERY_MANY), OLD_INFER
     ),
     "trtis-grpc, as many as the loop reads": lambda: called(
-        old_strings("fwd.trtis-grpc", UNLIKE, MANY), OLD_INFER
+        old_strings("fwd.trtis-grpc", TWO_LENGTHS, MANY), OLD_INFER
     ),
 }

@@ -103,7 +103,7 @@ class Timed(Infergate):
     def costliest(self) -> Cost:
         """Return the most expensive callback since the last call."""
         with Client(self.costs) as client:
-            document = json.loads(client.rest())
+            document = json.loads(client.read_to_end())
         return Cost(document["seconds"] * UNIT / max(document["unit"], UNIT), document["what"])
 
 
@@ -141,23 +141,25 @@ def started_timed() -> Iterator[Timed]:
         yield Timed(http, rpc, admin, running.pid, running.log, raw, costs, kserve)
 
 
-def held_to(gateway: Timed, send: Callable[[], object], max_seconds: float = MAX_SECONDS) -> None:
+def check_callback_time(
+    gateway: Timed, send: Callable[[], object], max_seconds: float = MAX_SECONDS
+) -> None:
     """Check that no callback of the event loop takes longer than the limit while ``send`` runs."""
-    found: list[Cost] = []
+    costs: list[Cost] = []
     for _ in range(TRIES):
         gateway.costliest()
         send()
-        found.append(gateway.costliest())
-        if found[-1].seconds <= max_seconds:
+        costs.append(gateway.costliest())
+        if costs[-1].seconds <= max_seconds:
             return
-    shortest = min(found)
+    shortest = min(costs)
     raise AssertionError(f"{1000 * shortest.seconds:.0f} ms of CPU in {shortest.what}")
 
 
 def check_other_clients(gateway: Timed, worst: Worst, attackers: int) -> None:
     """Check that a good client's p99 stays below ``MAX_WAIT`` while ``attackers`` send ``worst``
     repeatedly."""
-    waited: list[float] = []
+    percentiles: list[float] = []
     for _ in range(TRIES):
         with ThreadPoolExecutor(attackers) as threads:
             attacks = [
@@ -169,10 +171,10 @@ def check_other_clients(gateway: Timed, worst: Worst, attackers: int) -> None:
                 times.append(good(gateway))
         for each in attacks:
             each.result()
-        waited.append(sorted(times)[int(0.99 * len(times))])
-        if waited[-1] < MAX_WAIT:
+        percentiles.append(sorted(times)[int(0.99 * len(times))])
+        if percentiles[-1] < MAX_WAIT:
             return
-    raise AssertionError(f"a good client waited for {min(waited):.1f} s")
+    raise AssertionError(f"a good client waited for {min(percentiles):.1f} s")
 
 
 # ---- rows ------------------------------------------------------------------------------------
@@ -202,8 +204,8 @@ def predicted(model: str, body: bytes, headers: Mapping[str, str] | None = None)
 
 
 def zipped(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
-    response = {"Content-Encoding": "gzip", **(headers or {})}
-    return posted(path, gzip.compress(body, 9), response)
+    encoded = {"Content-Encoding": "gzip", **(headers or {})}
+    return posted(path, gzip.compress(body, 9), encoded)
 
 
 def called(message: bytes, method: str = INFER, *, gzip: bool = False) -> Worst:

@@ -47,7 +47,7 @@ REQUEST, GOOD = request_message(3)
 LONG, LONG_FRAME = request_message(6 * MIB)
 
 
-def answer(client: Client, request: InferRequest = REQUEST) -> Response:
+def read_response(client: Client, request: InferRequest = REQUEST) -> Response:
     (length,) = struct.unpack("<I", client.exactly(4))
     wire = HttpResponse(200, {}, [client.exactly(length)])
     return CODEC.parse_response(wire, request, DEFAULT_LIMITS, MODEL)
@@ -55,7 +55,7 @@ def answer(client: Client, request: InferRequest = REQUEST) -> Response:
 
 def error_in(client: Client, request: InferRequest = REQUEST) -> str:
     try:
-        answer(client, request)
+        read_response(client, request)
     except GatewayError as error:
         return error.public
     return ""

@@ -97,8 +97,8 @@ class Server:
     def send(self, *all_frames: bytes) -> None:
         self._connection.write(b"".join(all_frames))
 
-    def gone(self) -> None:
-        self._connection.gone()
+    def wait_closed(self) -> None:
+        self._connection.wait_closed()
 
 
 OK_HEADERS = fields((":status", "200"), ("content-type", "application/grpc"))

@@ -1,5 +1,5 @@
-"""The same inference in four protocols of the legacy API. Legacy servers respond to an inference as
-a test specifies, and to status requests normally."""
+"""Clients that send one inference over the V2 and legacy protocols, and scripted legacy servers
+that respond to an inference as a test specifies, and to status requests normally."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ PROTOCOLS = ("v2-rest", "v2-grpc", "trtis-http", "trtis-grpc")
 
 
 @dataclass(frozen=True)
-class Reported:
+class Outcome:
     """The outcome of an inference. ``code`` is an HTTP status, a gRPC code or a
     RequestStatusCode."""
 
     code: int | str
-    words: str
+    error: str
     body: bytes = b""
 
 
 @dataclass(frozen=True)
-class Four:
-    """Clients of one gateway, which all send the same inference to models like ``simple``."""
+class ProtocolClients:
+    """Clients of one gateway. All send the same inference to models like ``simple``."""
 
     http: str
     channel: grpc.Channel
 
-    def send_request(self, protocol: str, model: str) -> Reported:
+    def send_request(self, protocol: str, model: str) -> Outcome:
         match protocol:
             case "v2-rest":
                 inputs = (
@@ -59,14 +59,14 @@ class Four:
                 )
                 answer = post(self.http, f"/v2/models/{model}/infer", document(*inputs))
                 words = answer.error if answer.status != 200 else ""
-                return Reported(answer.status, words, answer.body)
+                return Outcome(answer.status, words, answer.body)
             case "v2-grpc":
                 message = pb.ModelInferRequest(model_name=model)
                 for i in range(2):
                     message.inputs.add(name=f"INPUT{i}", datatype="INT32", shape=[1, 16])
                     message.raw_input_contents.append(NUMBERS[64 * i :][:64])
                 status = call(self.channel, message.SerializeToString(), INFER)
-                return Reported(status.code.name, status.details, status.message)
+                return Outcome(status.code.name, status.details, status.message)
             case "trtis-http":
                 return http_rejection(old_post(self.http, model, SIMPLE, NUMBERS))
             case _:
@@ -77,12 +77,12 @@ def old_post(address: str, model: str, header: str, body: bytes) -> Answer:
     return post(address, f"/api/infer/{model}", body, {"NV-InferRequest": header})
 
 
-def http_rejection(answer: Answer) -> Reported:
-    """A legacy response has status 200 if NV-Status says SUCCESS, else 400."""
+def http_rejection(answer: Answer) -> Outcome:
+    """Return the outcome in NV-Status. The HTTP status must be 200 for SUCCESS, or else 400."""
     status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
     code = code_name(status)
     assert answer.status == (200 if code == "SUCCESS" else 400)
-    return Reported(code, status.msg, answer.body)
+    return Outcome(code, status.msg, answer.body)
 
 
 def old_message(model: str, *, version: int = -1, header: str = SIMPLE, raw: Any = None) -> bytes:
@@ -92,10 +92,10 @@ def old_message(model: str, *, version: int = -1, header: str = SIMPLE, raw: Any
     return bytes(result.SerializeToString())
 
 
-def grpc_rejection(status: Status) -> Reported:
+def grpc_rejection(status: Status) -> Outcome:
     assert status.code is grpc.StatusCode.OK, status
     response = OLD.InferResponse.FromString(status.message)
-    return Reported(
+    return Outcome(
         code_name(response.request_status),
         response.request_status.msg,
         b"".join(response.raw_output),
@@ -109,7 +109,7 @@ def code_name(status: Any) -> str:
 
 # ---- responses of a legacy server ------------------------------------------------------------
 
-Act = Callable[[Connection], None]
+Action = Callable[[Connection], None]
 
 
 def status(model: str = "m", version: int = 1) -> Any:
@@ -123,15 +123,15 @@ def status(model: str = "m", version: int = 1) -> Any:
     return response
 
 
-def values(name: str, dims: list[int], size: int = 64) -> dict[str, Any]:
+def output_header(name: str, dims: list[int], size: int = 64) -> dict[str, Any]:
     """Return an output of an InferResponseHeader."""
     return {"name": name, "raw": {"dims": dims, "batch_byte_size": size}}
 
 
-OUTPUTS = values("OUTPUT0", [16]), values("OUTPUT1", [16])
+OUTPUTS = output_header("OUTPUT0", [16]), output_header("OUTPUT1", [16])
 
 
-def inferred(*outputs: Any, **more: Any) -> Any:
+def ok_header(*outputs: Any, **more: Any) -> Any:
     """Return an InferResponseHeader. The defaults are those of a successful response."""
     whole = {"model_name": "m", "model_version": 1, "batch_size": 1, **more}
     return OLD.InferResponseHeader(output=outputs or OUTPUTS, **whole)
@@ -141,7 +141,7 @@ def request_status(code: str = "SUCCESS", msg: str = "") -> Any:
     return OLD.RequestStatus(code=code, msg=msg, server_id="old", request_id=7)
 
 
-def answer(
+def old_response(
     body: bytes,
     *,
     line: str = "200 OK",
@@ -150,32 +150,32 @@ def answer(
     more: Mapping[str, str] | None = None,
 ) -> bytes:
     """Return an HTTP response. A ``header`` or ``status`` that is text is sent unchanged."""
-    response = {
+    nv_headers = {
         "NV-InferResponse": header,
         "NV-Status": request_status() if status is None else status,
     }
     lines = [f"HTTP/1.1 {line}"]
-    for name, value in response.items():
+    for name, value in nv_headers.items():
         if value is not None and value != "":
             text = value if isinstance(value, str) else short_debug_string(value).decode()
             lines.append(f"{name}: {text}")
-    given = {"Content-Length": str(len(body)), **(more or {})}
-    lines += [f"{name}: {value}" for name, value in given.items() if value]
+    framing = {"Content-Length": str(len(body)), **(more or {})}
+    lines += [f"{name}: {value}" for name, value in framing.items() if value]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def good_answer() -> bytes:
-    header = inferred()
-    return answer(SUM + DIFFERENCE + bytes(header.SerializeToString()), header=header)
+def ok_response() -> bytes:
+    header = ok_header()
+    return old_response(SUM + DIFFERENCE + bytes(header.SerializeToString()), header=header)
 
 
-def described(request: bytes) -> bytes:
+def ok_status_response(request: bytes) -> bytes:
     """Return the status of any model."""
     _, _, model = request.split(b" ")[1].partition(b"?")[0].decode().rpartition("/")
-    return answer(status(model).SerializeToString())
+    return old_response(status(model).SerializeToString())
 
 
-def old_http(infer: Act, expected: bytes = b"") -> Script:
+def old_http(infer: Action, expected: bytes = b"") -> Script:
     """Run a server that runs ``infer`` for each inference and records the inference. It responds to
     other requests with ``expected`` or, if that is empty, with the status of any model."""
 
@@ -186,13 +186,13 @@ def old_http(infer: Act, expected: bytes = b"") -> Script:
                 backend.requests.append(request)
                 infer(connection)
             else:
-                connection.write(expected or described(request))
+                connection.write(expected or ok_status_response(request))
 
     return script
 
 
-def says(*written: bytes, then: Act | None = None) -> Act:
-    """Write, then continue or run ``then``."""
+def write(*written: bytes, then: Action | None = None) -> Action:
+    """Return an action that writes ``written``, and then continues or runs ``then``."""
 
     def infer(connection: Connection) -> None:
         for each in written:
@@ -204,7 +204,7 @@ def says(*written: bytes, then: Act | None = None) -> Act:
 
 
 @dataclass
-class OldRpc:
+class OldRpcServer:
     """A gRPC server that responds to an inference as ``infer`` specifies, and records it."""
 
     address: str = ""
@@ -221,7 +221,7 @@ class OldRpc:
 
 def good_message(**changes: Any) -> bytes:
     response = OLD.InferResponse(
-        request_status=request_status(), meta_data=inferred(), raw_output=[SUM, DIFFERENCE]
+        request_status=request_status(), meta_data=ok_header(), raw_output=[SUM, DIFFERENCE]
     )
     for name, value in changes.items():
         response.ClearField(name)
@@ -239,7 +239,7 @@ def good_status(request: bytes) -> bytes:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    def __init__(self, server: OldRpc) -> None:
+    def __init__(self, server: OldRpcServer) -> None:
         self._server = server
 
     def service(self, handler_call_details: Any) -> Any:
@@ -249,9 +249,9 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @contextmanager
-def old_rpc() -> Iterator[OldRpc]:
+def old_rpc() -> Iterator[OldRpcServer]:
     """Run a gRPC server on a free port."""
-    result = OldRpc()
+    result = OldRpcServer()
     with ThreadPoolExecutor(16) as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
         server.add_generic_rpc_handlers((_Methods(result),))

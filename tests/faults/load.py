@@ -144,7 +144,7 @@ class Load:
         self.served[name] = self.served.get(name, 0) + 1
         self._counted.release()
 
-    async def more(self, responses: int) -> None:
+    async def wait_for_responses(self, responses: int) -> None:
         self._counted = asyncio.Semaphore(0)
         for _ in range(responses):
             await self._counted.acquire()

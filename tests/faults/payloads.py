@@ -30,7 +30,7 @@ _FIELDS = {
 
 
 @dataclass(frozen=True)
-class Wrong:
+class InvalidRequest:
     """A request in one format and its rejection: a pattern that the error text matches, and both
     statuses. ``head`` is the length header of a body with binary data."""
 
@@ -42,8 +42,8 @@ class Wrong:
     grpc: grpc.StatusCode = INVALID
 
 
-REST: dict[str, Wrong] = {}
-RPC: dict[str, Wrong] = {}
+REST: dict[str, InvalidRequest] = {}
+RPC: dict[str, InvalidRequest] = {}
 """The requests, by the name of their case and of their format."""
 
 
@@ -61,7 +61,7 @@ def document(*inputs: Any, **more: Any) -> bytes:
 
 
 def in_json(case: str, names: str, body: bytes, **more: Any) -> None:
-    REST[f"{case}, json"] = Wrong(names, body, **more)
+    REST[f"{case}, json"] = InvalidRequest(names, body, **more)
 
 
 def in_binary(
@@ -69,15 +69,15 @@ def in_binary(
 ) -> None:
     """Add a request in binary. If ``head`` is empty, its length header is correct."""
     head = str(len(expected)) if head == "" else head
-    REST[f"{case}, binary"] = Wrong(names, expected + blob, head, **more)
+    REST[f"{case}, binary"] = InvalidRequest(names, expected + blob, head, **more)
 
 
 def in_raw(case: str, names: str, message: Any, **more: Any) -> None:
-    RPC[f"{case}, raw"] = Wrong(names, message.SerializeToString(), **more)
+    RPC[f"{case}, raw"] = InvalidRequest(names, message.SerializeToString(), **more)
 
 
 def in_typed(case: str, names: str, message: Any, **more: Any) -> None:
-    RPC[f"{case}, typed"] = Wrong(names, message.SerializeToString(), **more)
+    RPC[f"{case}, typed"] = InvalidRequest(names, message.SerializeToString(), **more)
 
 
 def message(*tensors: tuple[str, str, Sequence[int]], raw: Sequence[bytes] = ()) -> Any:
@@ -113,9 +113,9 @@ def everywhere(
     """Add the same mistake in all four formats. Each error names the tensor."""
     blob = packed(datatype, elements)
     names = r"INPUT0|inputs\[0\]\.shape|shape of tensor 0"
-    spelt = [e.decode() for e in elements] if datatype == "BYTES" else list(elements)
+    texts = [e.decode() for e in elements] if datatype == "BYTES" else list(elements)
     common = {"datatype": datatype, "shape": shape}
-    in_json(case, names, document(tensor(**common, data=spelt)), http=http)
+    in_json(case, names, document(tensor(**common, data=texts)), http=http)
     sized = tensor(**common, data=None, parameters={"binary_data_size": len(blob)})
     in_binary(case, names, document(sized), blob, http=http)
     in_raw(case, names, message(("INPUT0", datatype, shape), raw=[blob]), grpc=grpc)
@@ -134,13 +134,13 @@ everywhere("a dimension of -1 beside 0", [-1, 0], [])
 everywhere("a product that overflows to 0", [2**32, 2**32], [])
 everywhere("a product that overflows to 1", [2**32 + 1, 2**32 + 1, 1], [1])
 everywhere("a trillion elements announced", [2**40], [1])
-everywhere("the largest dimension there is", [2**63 - 1], [1])
+everywhere("a dimension of 2^63 - 1", [2**63 - 1], [1])
 everywhere("thousands of dimensions", [1] * 3000, [1])
 everywhere("65 dimensions", [1] * 65, [1])
 everywhere("fewer strings than announced", [2], [b"one"], "BYTES")
 everywhere("more strings than announced", [1], [b"one", b"two"], "BYTES")
 everywhere(
-    "more strings announced than are ever walked",
+    "more strings announced than the limit",
     [2**20 + 1],
     [b"one"],
     "BYTES",
@@ -173,23 +173,25 @@ in_raw("an empty name", "input 0", message(("", "INT32", [1]), raw=[_FOUR]))
 in_typed("an empty name", "input 0", typed("", "INT32", [1], int_contents=[7]))
 # protobuf omits an empty ``name`` (field 1) by itself
 _nameless = b"\x0a\x00\x12\x05INT32\x1a\x01\x01"
-RPC["a name of no bytes, raw"] = Wrong("input 0", b"\x2a\x0c" + _nameless + b"\x3a\x04" + _FOUR)
-RPC["a name of no bytes, typed"] = Wrong(
+RPC["a name of no bytes, raw"] = InvalidRequest(
+    "input 0", b"\x2a\x0c" + _nameless + b"\x3a\x04" + _FOUR
+)
+RPC["a name of no bytes, typed"] = InvalidRequest(
     "input 0", b"\x2a\x11" + _nameless + b"\x2a\x03\x12\x01\x07"
 )
 in_json("a number for a name", r"inputs\[0\]\.name", document(tensor(name=5)))
-in_json("a name twice", "INPUT0", document(tensor(), tensor()))
-in_binary("a name twice", "INPUT0", document(tensor(**_SIZED), tensor(**_SIZED)), _FOUR * 2)
-in_raw("a name twice", "INPUT0", message(*[("INPUT0", "INT32", [1])] * 2, raw=[_FOUR] * 2))
+in_json("a duplicate name", "INPUT0", document(tensor(), tensor()))
+in_binary("a duplicate name", "INPUT0", document(tensor(**_SIZED), tensor(**_SIZED)), _FOUR * 2)
+in_raw("a duplicate name", "INPUT0", message(*[("INPUT0", "INT32", [1])] * 2, raw=[_FOUR] * 2))
 _twice = typed("INPUT0", "INT32", [1], int_contents=[7])
 _twice.inputs.append(_twice.inputs[0])
-in_typed("a name twice", "INPUT0", _twice)
+in_typed("a duplicate name", "INPUT0", _twice)
 in_json("an output without a name", r"outputs\[0\]", document(tensor(), outputs=[{}]))
-in_json("an output twice", "O", document(tensor(), outputs=[{"name": "O"}, {"name": "O"}]))
+in_json("a duplicate output", "O", document(tensor(), outputs=[{"name": "O"}, {"name": "O"}]))
 _outputs = message(("INPUT0", "INT32", [1]), raw=[_FOUR])
 _outputs.outputs.add(name="O")
 _outputs.outputs.add(name="O")
-in_raw("an output twice", "'O'", _outputs)
+in_raw("a duplicate output", "'O'", _outputs)
 _outputs.outputs[0].name = ""
 in_raw("an output without a name", "output 0", _outputs)
 
@@ -215,7 +217,7 @@ for _case, _datatype, _element in (
     ("null for an integer", "INT32", "null"),
     ("an object for an integer", "INT32", "{}"),
     ("NaN for an integer", "INT32", "NaN"),
-    ("a word for a float", "FP32", '"nan"'),
+    ("a text for a float", "FP32", '"nan"'),
     ("a boolean for a float", "FP64", "false"),
     ("300 for an INT8", "INT8", "300"),
     ("-1 for a UINT8", "UINT8", "-1"),
@@ -257,7 +259,7 @@ for _size in (-1, 2**63, 1.5, "4", True, [4]):
         _FOUR,
     )
 in_binary("a size past the end", "INPUT0", document(tensor(**_SIZED)), _FOUR[:3])
-in_binary("bytes left over", "binary data", document(tensor(**_SIZED)), _FOUR + b"!")
+in_binary("surplus bytes", "binary data", document(tensor(**_SIZED)), _FOUR + b"!")
 in_binary("data and a size", "INPUT0", document(tensor(parameters={"binary_data_size": 4})), _FOUR)
 in_binary("no length header", "INPUT0|JSON", document(tensor(**_SIZED)), _FOUR, head=None)
 in_json("a size and no bytes", "Inference-Header", document(tensor(**_SIZED)))
@@ -322,8 +324,8 @@ _THOUSAND = range(1025)
 # ---- documents and messages ------------------------------------------------------------------
 
 for _case, _names, _body in (
-    ("no JSON", "character", b"{"),
-    ("nothing", "empty", b""),
+    ("incomplete JSON", "character", b"{"),
+    ("an empty body", "empty", b""),
     ("an array", "body", b"[]"),
     ("a string", "body", b'"x"'),
     ("null", "body", b"null"),
@@ -348,15 +350,20 @@ for _case, _names, _body in (
     ("101 levels that never end", "nested", b"[" * 101),
     ("not UTF-8", "UTF-8", b'{"inputs":[],"id":"\xff"}'),
     ("a BOM of UTF-16", "UTF-8", b"\xff\xfe{\0}\0"),
-    ("words after the document", "character", document(tensor()) + b" x"),
+    ("text after the document", "character", document(tensor()) + b" x"),
     ("binary after the document", "character|UTF-8", document(tensor()) + _FOUR),
 ):  # fmt: skip
     in_json(_case, _names, _body)
 in_json(
     "an unknown encoding", "br", document(tensor()), headers={"Content-Encoding": "br"}, http=(415,)
 )
-in_json("gzip that is none", "gzip", document(tensor()), headers={"Content-Encoding": "gzip"})
-in_json("deflate that is none", "deflate", b"\x78\x9cxxxx", headers={"Content-Encoding": "deflate"})
+in_json("a body that is not gzip", "gzip", document(tensor()), headers={"Content-Encoding": "gzip"})
+in_json(
+    "a body that is not deflate",
+    "deflate",
+    b"\x78\x9cxxxx",
+    headers={"Content-Encoding": "deflate"},
+)
 in_json("a body over the limit", "limit", b" " * 140_000 + document(tensor()), http=(413,))
 
 _LARGE = message(("INPUT0", "UINT8", [200_000]), raw=[b"x" * 200_000])
@@ -371,6 +378,6 @@ for _case, _names, _message in (
     ("a name that is not UTF-8", "ModelInferRequest", b"\x2a\x03\x0a\x01\xff"),
     ("tens of thousands of fields", "ModelInferRequest", b"\x08\x00" * 60_000),
 ):
-    RPC[_case] = Wrong(_names, _message)
+    RPC[_case] = InvalidRequest(_names, _message)
 in_typed("1025 inputs", "inputs", message(*[(str(i), "INT32", [0]) for i in _THOUSAND]))
 in_raw("a message over the limit", "larger", _LARGE, grpc=grpc.StatusCode.RESOURCE_EXHAUSTED)

@@ -60,11 +60,7 @@ class Client:
         self.socket.sendall(data)
 
     def post(
-        self,
-        path: str,
-        body: bytes,
-        headers: Mapping[str, str] | None = None,
-        method: str = "POST",
+        self, path: str, body: bytes, headers: Mapping[str, str] | None = None, method: str = "POST"
     ) -> None:
         """Send a POST request, or a request with another ``method``."""
         fields = {"Host": "x", "Content-Length": str(len(body)), **(headers or {})}
@@ -76,7 +72,7 @@ class Client:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
-    def some(self) -> bytes:
+    def receive(self) -> bytes:
         """Return the next bytes, which are empty at the end."""
         if self._held:
             held, self._held = self._held, b""
@@ -89,7 +85,7 @@ class Client:
     def exactly(self, count: int) -> bytes:
         data, self._held = self._held, b""
         while len(data) < count:
-            more = self.some()
+            more = self.receive()
             if not more:
                 raise EOFError(f"{count} bytes expected, ended after {data!r}")
             data += more
@@ -99,7 +95,7 @@ class Client:
     def until(self, mark: bytes) -> bytes:
         data = b""
         while mark not in data:
-            more = self.some()
+            more = self.receive()
             if not more:
                 raise EOFError(f"{mark!r} expected, ended after {data!r}")
             data += more
@@ -107,9 +103,9 @@ class Client:
         data, self._held = data[:end], data[end:]
         return data
 
-    def rest(self) -> bytes:
+    def read_to_end(self) -> bytes:
         """Return everything until the other side closes."""
-        return b"".join(iter(self.some, b""))
+        return b"".join(iter(self.receive, b""))
 
     def answer(self) -> Answer:
         """Return the next HTTP response."""
@@ -202,7 +198,7 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
-    def gone(self) -> None:
+    def wait_closed(self) -> None:
         """Wait until the gateway has closed its side."""
         with contextlib.suppress(Gone):
             while True:
@@ -302,8 +298,8 @@ GOOD_BODY = (
 def silent(connection: Connection, backend: Backend) -> None:
     """Record the request, and send no response."""
     connection.request()
-    backend.requests.append("asked")
-    connection.gone()
+    backend.requests.append("received")
+    connection.wait_closed()
 
 
 def good_http(connection: Connection, backend: Backend) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.watch import MIB, descriptors, done, limited_growth, sample
+from faults.watch import MIB, checks, descriptors, limited_growth, sample
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
@@ -80,8 +80,8 @@ class Replica:
         if running is not None:
             await running.stop(0)
 
-    def url(self, carrier: str) -> str:
-        return f"{carrier}://{self.host}:{getattr(self, carrier)}"
+    def url(self, transport: str) -> str:
+        return f"{transport}://{self.host}:{getattr(self, transport)}"
 
     def connections(self) -> int:
         """Return the TCP connections to the server, over IPv4 or, with grpcio, over IPv6."""
@@ -178,32 +178,32 @@ class Load:
             self._stop = True
             await asyncio.gather(*pending)
 
-    async def more(self, count: int) -> None:
+    async def wait_for_responses(self, count: int) -> None:
         """Wait for ``count`` more responses."""
-        wanted = self.ok + count
-        await until(lambda: self.ok >= wanted, f"{count} more answers")
+        target = self.ok + count
+        await until(lambda: self.ok >= target, f"{count} more responses")
 
-    def figures(self) -> list[EndpointStats]:
+    def stats(self) -> list[EndpointStats]:
         remote: Any = self.backend
         return list(remote.endpoint_stats())
 
-    async def figure(self, name: str, position: int, **labels: str) -> float:
+    async def metric(self, name: str, position: int, **labels: str) -> float:
         """Return a metric of an endpoint, as in a scrape."""
         admin = self.gateway.listeners["admin"].address
         reader, writer = await asyncio.open_connection(admin.host, admin.port)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         text = (await reader.read()).decode()
         writer.close()
-        url = self.figures()[position].endpoint
+        url = self.stats()[position].endpoint
         assert f'{name}{{backend="b",endpoint="{url}"' in text, text
         return sample(text, name, endpoint=url, **labels)
 
 
 @asynccontextmanager
 async def gateway(
-    carrier: str, engine: str, endpoints: list[Any], **backend: Any
+    transport: str, engine: str, endpoints: list[Any], **backend: Any
 ) -> AsyncIterator[Load]:
-    protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[carrier]
+    protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[transport]
     described = {"health": QUICK, "profile": "infergate"} | backend
     config = Config.model_validate(
         {
@@ -238,12 +238,12 @@ GRPC_KEEPS = 8
 
 
 @asynccontextmanager
-async def as_before(engine: str, grows: int = 64 * MIB) -> AsyncIterator[None]:
+async def as_before(engine: str, max_growth: int = 64 * MIB) -> AsyncIterator[None]:
     """Check that everything that this process opens and starts within the block is closed soon
-    after it, and that memory never grows by more than ``grows`` bytes."""
+    after it, and that memory never grows by more than ``max_growth`` bytes."""
     held = descriptors(os.getpid()) + (GRPC_KEEPS if engine == "compat" else 0)
     tasks = len(asyncio.all_tasks())
-    with done.watching(), limited_growth(os.getpid(), grows):
+    with checks.watching(), limited_growth(os.getpid(), max_growth):
         yield
     await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
     if engine == "compat":
@@ -252,6 +252,8 @@ async def as_before(engine: str, grows: int = 64 * MIB) -> AsyncIterator[None]:
 
 
 class Names:
+    """A fake resolver with the ``addresses`` of each name. ``requests`` counts its lookups."""
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **addresses: list[str]) -> None:
         self.addresses = addresses
         self.requests = 0

@@ -1,5 +1,5 @@
-"""gRPC with bytes: messages that are built with tritonclient's protobufs and carried by grpcio, and
-a backend that counts calls."""
+"""gRPC calls with serialized messages: built with tritonclient's protobufs and sent with grpcio.
+Also a backend that records its calls."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def infer_message(model: str, *, count: int = 1, **more: Any) -> bytes:
-    """Return a valid inference of ``count`` INT32 elements in INPUT0."""
+    """Return a valid, serialized inference request with ``count`` INT32 elements in INPUT0."""
     message = pb.ModelInferRequest(model_name=model, **more)
     message.inputs.add(name="INPUT0", datatype="INT32", shape=[count])
     message.raw_input_contents.append(b"\x07\0\0\0" * count)
     return bytes(message.SerializeToString())
 
 
-def good_answer() -> bytes:
-    """Return OUTPUT0 with an INT32 of 7, as in every fake backend's response."""
+def ok_response() -> bytes:
+    """Return the serialized response of every fake backend: OUTPUT0, an INT32 of 7."""
     message = pb.ModelInferResponse(model_name="m", model_version="1")
     message.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
     message.raw_output_contents.append(b"\x07\0\0\0")
@@ -45,13 +45,13 @@ class Status:
 
 
 def call(channel: grpc.Channel, message: bytes, method: str = INFER, **more: Any) -> Status:
-    wanted = channel.unary_unary(method)
+    method_callable = channel.unary_unary(method)
     try:
-        answer = wanted(message, **{"timeout": SECONDS, **more})
+        response = method_callable(message, **{"timeout": SECONDS, **more})
     except grpc.RpcError as error:
         trailers = dict(error.trailing_metadata() or ())
         return Status(error.code(), error.details() or "", trailers=trailers)
-    return Status(grpc.StatusCode.OK, "", answer)
+    return Status(grpc.StatusCode.OK, "", response)
 
 
 @contextmanager
@@ -68,10 +68,10 @@ def channel(address: str, **options: Any) -> Iterator[grpc.Channel]:
 
 @dataclass
 class RpcBackend:
-    """A gRPC server whose every method responds as ``answer`` specifies; all calls are recorded."""
+    """A gRPC server that responds to every call with ``respond``, and records all calls."""
 
     address: str = ""
-    answer: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: good_answer()
+    respond: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: ok_response()
     requests: list[bytes] = field(default_factory=list)
     remaining: list[float | None] = field(default_factory=list)
     entered: threading.Event = field(default_factory=threading.Event)
@@ -79,17 +79,16 @@ class RpcBackend:
     release: threading.Event = field(default_factory=threading.Event)
 
     def wait(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """An ``answer`` that waits for ``release``, and reports cancellation."""
+        """Wait for ``release`` and respond. Set ``cancelled`` when the RPC terminates."""
         context.add_callback(self.cancelled.set)
         self.entered.set()
         self.release.wait(5 * SECONDS)
-        return good_answer()
+        return ok_response()
 
     def late_call(self, rpc_channel: grpc.Channel, message: bytes) -> tuple[Status, float]:
-        """Send a request that gets no response in time. Try increasing deadlines until the request
-        arrives here before its deadline, and return this deadline as well.
-        """
-        self.answer = self.wait
+        """Call with increasing timeouts until the request reaches this backend before it expires.
+        Return the status and that timeout."""
+        self.respond = self.wait
         self.entered.clear()
         timeout = 0.25
         while not self.entered.is_set():  # a busy machine needs more time
@@ -99,7 +98,7 @@ class RpcBackend:
         return status, timeout
 
 
-class _Every(grpc.GenericRpcHandler):  # type: ignore[misc]
+class _CatchAllHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, backend: RpcBackend) -> None:
         self._backend = backend
 
@@ -109,22 +108,22 @@ class _Every(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _serve(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         self._backend.requests.append(message)
         self._backend.remaining.append(context.time_remaining())
-        return self._backend.answer(message, context)
+        return self._backend.respond(message, context)
 
 
 @contextmanager
 def rpc_backend(port: int = 0) -> Iterator[RpcBackend]:
-    """Run a gRPC server that counts calls, on ``port`` or on a free port. It is stopped without a
+    """Run a gRPC server that records calls, on ``port`` or on a free port. It is stopped without a
     grace period."""
     backend = RpcBackend()
     with ThreadPoolExecutor(16) as threads:
         # By default, grpc-core rejects calls at random if 1000 calls wait, which happens on a busy
         # machine.
-        waiting = [
+        pending_limits = [
             (f"grpc.server.max_pending_requests{kind}", 10_000) for kind in ("", "_hard_limit")
         ]
-        server = grpc.server(threads, options=[("grpc.so_reuseport", 0), *waiting])
-        server.add_generic_rpc_handlers((_Every(backend),))
+        server = grpc.server(threads, options=[("grpc.so_reuseport", 0), *pending_limits])
+        server.add_generic_rpc_handlers((_CatchAllHandler(backend),))
         backend.address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
         server.start()
         try:

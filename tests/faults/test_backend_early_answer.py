@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from faults import h2
-from faults.behind import MESSAGE, Harness, ends, good_rpc
 from faults.payloads import document, tensor
 from faults.peer import GOOD_BODY, Backend, Connection, Script, good_http, http_answer
 from faults.rpc import call, infer_message
+from faults.scripted_backends import MESSAGE, Harness, good_rpc, trailers
 from faults.watch import MIB, counted, until
 
 REFUSAL = http_answer(b'{"error":"it broke"}', "400 X")
@@ -45,7 +45,7 @@ def closes(answer: bytes) -> Script:
         connection.head()
         connection.write(answer)
         connection.half_close()
-        connection.gone()
+        connection.wait_closed()
 
     return script
 
@@ -85,7 +85,7 @@ def test_over_grpc(harness: Harness, model: str, size: int, code: int) -> None:
         while True:
             stream = _begun(server)
             reported = h2.headers(stream) + (b"" if code else h2.data(stream, MESSAGE))
-            end = ends(("grpc-status", str(code)), ("grpc-message", "it broke"))
+            end = trailers(("grpc-status", str(code)), ("grpc-message", "it broke"))
             server.send(reported + end(stream))
 
     harness.rpc.use(script)

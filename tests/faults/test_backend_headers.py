@@ -7,14 +7,22 @@ import pytest
 
 from e2e.running import ENGINE
 from faults import h2
-from faults.behind import END, MESSAGE, Harness, answers, ends, sends, some
 from faults.peer import GOOD_BODY, http_answer
 from faults.rpc import INFER, infer_message
+from faults.scripted_backends import (
+    END,
+    MESSAGE,
+    Harness,
+    data_frame,
+    respond_with,
+    send_frames,
+    trailers,
+)
 
 
 def test_interim_responses_are_skipped(harness: Harness) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
-    harness.rest.use(answers(interim + http_answer(GOOD_BODY)))
+    harness.rest.use(respond_with(interim + http_answer(GOOD_BODY)))
     harness.good("rest.fwd")
 
 
@@ -24,7 +32,7 @@ def test_hop_by_hop_headers_are_not_forwarded(harness: Harness) -> None:
         "Set-Cookie: a=b\r\nServer: shop\r\nProxy-Authenticate: Basic\r\nTrailer: X-End\r\n"
         "Upgrade: h2c\r\nX-Own: 1\r\nEndpoint-Load-Metrics: cpu=1\r\n"
     )
-    harness.rest.use(answers(http_answer(GOOD_BODY, headers=own)))
+    harness.rest.use(respond_with(http_answer(GOOD_BODY, headers=own)))
     for model in ("rest.fwd", "rest.tr"):
         with harness.serves(model):
             result = harness.ask_rest(model)
@@ -40,7 +48,7 @@ def test_hop_by_hop_headers_are_not_forwarded(harness: Harness) -> None:
 def test_interim_headers_over_grpc_are_skipped(harness: Harness) -> None:
     interim = h2.fields((":status", "103"), ("link", "</x>"))
     begin = lambda stream: h2.headers(stream, interim)  # noqa: E731
-    harness.rpc.use(sends(begin, begin, h2.headers, some(MESSAGE), END))
+    harness.rpc.use(send_frames(begin, begin, h2.headers, data_frame(MESSAGE), END))
     harness.good("grpc.fwd")
     harness.good("grpc.tr")
 
@@ -51,8 +59,8 @@ def test_hop_by_hop_metadata_is_not_forwarded(harness: Harness) -> None:
         (":status", "200"), ("content-type", "application/grpc"), ("server", "depot"),
         ("set-cookie", "a=b"), ("x-own", "1"), ("endpoint-load-metrics", "cpu=1"),
     )  # fmt: skip
-    end = ends(("grpc-status", "0"), ("x-end", "1"))
-    harness.rpc.use(sends(lambda stream: h2.headers(stream, own), some(MESSAGE), end))
+    end = trailers(("grpc-status", "0"), ("x-end", "1"))
+    harness.rpc.use(send_frames(lambda stream: h2.headers(stream, own), data_frame(MESSAGE), end))
     for model in ("grpc.fwd", "grpc.tr"):
         with harness.serves(model):
             response, called = harness.channel.unary_unary(INFER).with_call(infer_message(model))

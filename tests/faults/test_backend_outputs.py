@@ -9,10 +9,18 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from faults import h2
-from faults.behind import END, REQUESTS, Harness, answers, good_rpc, sends, some
 from faults.payloads import document, tensor
 from faults.peer import GOOD_BODY, Script, good_http, http_answer
-from faults.rpc import call, good_answer, infer_message
+from faults.rpc import call, infer_message, ok_response
+from faults.scripted_backends import (
+    END,
+    REQUESTS,
+    Harness,
+    data_frame,
+    good_rpc,
+    respond_with,
+    send_frames,
+)
 from faults.watch import rises, until
 
 
@@ -35,7 +43,7 @@ WRONG_OUTPUTS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("wrong", WRONG_OUTPUTS)
 def test_outputs_that_do_not_fit_are_rejected(harness: Harness, wrong: str) -> None:
-    harness.rest.use(answers(WRONG_OUTPUTS[wrong]))
+    harness.rest.use(respond_with(WRONG_OUTPUTS[wrong]))
     harness.fails("rest.tr", "shop", "backend_garbage")
     harness.rest.use(good_http)
     harness.good("rest.tr")
@@ -43,7 +51,7 @@ def test_outputs_that_do_not_fit_are_rejected(harness: Harness, wrong: str) -> N
 
 def test_passed_through_responses_are_not_validated(harness: Harness) -> None:
     """The gateway does not read the tensors of such a response."""
-    harness.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
+    harness.rest.use(respond_with(WRONG_OUTPUTS["too few elements"]))
     with harness.serves("rest.fwd"):
         response = json.loads(harness.ask_rest("rest.fwd").body)
     assert (response["model_name"], response["outputs"][0]["shape"]) == ("rest.fwd", [2])
@@ -62,7 +70,7 @@ def _answer(*outputs: tuple[str, list[int], bytes | None]) -> Script:
         result.outputs.add(name=f"O{len(result.outputs)}", datatype=datatype, shape=shape)
         if raw is not None:
             result.raw_output_contents.append(raw)
-    return sends(h2.headers, some(h2.message(result.SerializeToString())), END)
+    return send_frames(h2.headers, data_frame(h2.message(result.SerializeToString())), END)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,7 @@ def test_grpc_outputs_that_do_not_fit_are_rejected(harness: Harness, script: Scr
 def test_the_client_gets_the_model_name_that_it_requested(harness: Harness, model: str) -> None:
     """The client receives the name that it requested."""
     response = json.loads(GOOD_BODY) | {"model_name": "another"}
-    harness.rest.use(answers(http_answer(json.dumps(response).encode())))
+    harness.rest.use(respond_with(http_answer(json.dumps(response).encode())))
     with harness.serves(model):
         answer = harness.ask_rest(model)
     assert answer.status == 200
@@ -98,9 +106,9 @@ def test_the_client_gets_the_model_name_that_it_requested(harness: Harness, mode
 
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
 def test_grpc_clients_get_the_model_name_that_they_requested(harness: Harness, model: str) -> None:
-    named = pb.ModelInferResponse.FromString(good_answer())
+    named = pb.ModelInferResponse.FromString(ok_response())
     named.model_name = "another"
-    harness.rpc.use(sends(h2.headers, some(h2.message(named.SerializeToString())), END))
+    harness.rpc.use(send_frames(h2.headers, data_frame(h2.message(named.SerializeToString())), END))
     with harness.serves(model):
         answer = call(harness.channel, infer_message(model))
     assert pb.ModelInferResponse.FromString(answer.message).model_name == model
@@ -112,7 +120,7 @@ def test_additional_outputs_are_passed_through(harness: Harness) -> None:
     """
     response = json.loads(GOOD_BODY)
     response["outputs"].append({**response["outputs"][0], "name": "MORE"})
-    harness.rest.use(answers(http_answer(json.dumps(response).encode())))
+    harness.rest.use(respond_with(http_answer(json.dumps(response).encode())))
     request = document(tensor(), outputs=[{"name": "OUTPUT0"}])
     with harness.serves("rest.tr"):
         answer = harness.ask_rest("rest.tr", request)

@@ -6,34 +6,34 @@ from __future__ import annotations
 import gzip
 
 from faults import h2
-from faults.behind import (
+from faults.peer import Connection, http_answer
+from faults.scripted_backends import (
     BODY,
     CHUNKED,
     END,
     HEAD,
     Faults,
-    answers,
+    data_frame,
     over_grpc,
     over_http,
-    says,
-    sends,
-    some,
+    respond_with,
+    send_frames,
+    write_once,
 )
-from faults.peer import Connection, http_answer
 
 CHUNK = b"%x\r\n%b\r\n" % (60_000, b" " * 60_000)
 BOMB = gzip.compress(bytes(1 << 24))
 HTTP: Faults = {
     "a gzip bomb": (
         "backend_garbage",
-        answers(http_answer(BOMB, headers="Content-Encoding: gzip\r\n")),
+        respond_with(http_answer(BOMB, headers="Content-Encoding: gzip\r\n")),
     ),
-    "an announced answer too large": (
-        "too_large", says(HEAD + b"Content-Length: %d\r\n\r\n" % (BODY + 1), then=Connection.gone),
-    ),
-    "chunks too large": (
+    "a Content-Length over the limit": (
         "too_large",
-        says(CHUNKED + CHUNK * 160, then=Connection.gone),
+        write_once(HEAD + b"Content-Length: %d\r\n\r\n" % (BODY + 1), then=Connection.wait_closed),
+    ),
+    "chunks over the limit": (
+        "too_large", write_once(CHUNKED + CHUNK * 160, then=Connection.wait_closed),
     ),
 }  # fmt: skip
 
@@ -43,11 +43,12 @@ def _compressed(stream: int) -> bytes:
 
 
 RPC: Faults = {
-    "an answer too large": (
-        "too_large", sends(h2.headers, some(b"\0\x01\0\0\0" + b"x" * 10_000)),
+    "a message over the limit": (
+        "too_large", send_frames(h2.headers, data_frame(b"\0\x01\0\0\0" + b"x" * 10_000)),
     ),
-    "a compressed bomb": (
-        "too_large", sends(_compressed, some(b"\1" + len(BOMB).to_bytes(4) + BOMB), END),
+    "a gzip bomb": (
+        "too_large",
+        send_frames(_compressed, data_frame(b"\1" + len(BOMB).to_bytes(4) + BOMB), END),
     ),
 }  # fmt: skip
 

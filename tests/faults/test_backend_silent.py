@@ -4,21 +4,32 @@ timeout."""
 from __future__ import annotations
 
 from faults import h2
-from faults.behind import HEAD, MESSAGE, Faults, over_grpc, over_http, says, sends, some
 from faults.peer import GOOD_BODY, Connection, http_answer
+from faults.scripted_backends import (
+    HEAD,
+    MESSAGE,
+    Faults,
+    data_frame,
+    over_grpc,
+    over_http,
+    send_frames,
+    write_once,
+)
 
 HALF = http_answer(GOOD_BODY)[:-9]
 HTTP: Faults = {
-    "silence": ("timeout", says(then=Connection.gone)),
-    "half a head, then silence": ("timeout", says(HEAD, then=Connection.gone)),
-    "half a body, then silence": ("timeout", says(HALF, then=Connection.gone)),
-    "interim answers only": ("timeout", says(b"HTTP/1.1 102 P\r\n\r\n" * 9, then=Connection.gone)),
+    "silence": ("timeout", write_once(then=Connection.wait_closed)),
+    "half a head, then silence": ("timeout", write_once(HEAD, then=Connection.wait_closed)),
+    "half a body, then silence": ("timeout", write_once(HALF, then=Connection.wait_closed)),
+    "interim responses only": (
+        "timeout", write_once(b"HTTP/1.1 102 P\r\n\r\n" * 9, then=Connection.wait_closed),
+    ),
 }  # fmt: skip
 
 RPC: Faults = {
-    "silence": ("timeout", sends()),
-    "headers, then silence": ("timeout", sends(h2.headers)),
-    "half a message, then silence": ("timeout", sends(h2.headers, some(MESSAGE[:9]))),
+    "silence": ("timeout", send_frames()),
+    "headers, then silence": ("timeout", send_frames(h2.headers)),
+    "half a message, then silence": ("timeout", send_frames(h2.headers, data_frame(MESSAGE[:9]))),
 }  # fmt: skip
 
 test_over_http = over_http(HTTP)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from faults.behind import Harness
 from faults.replicas import Names, gateway, replicas
+from faults.scripted_backends import Harness
 from infergate.core.errors import GatewayError, Kind
 from waiting import until as comes
 
@@ -30,23 +30,23 @@ def test_a_silent_host_costs_no_more_than_two_connect_timeouts(harness: Harness,
 
 
 @pytest.mark.parametrize(
-    ("carrier", "engine"), [("http", "own"), ("grpc", "own"), ("http", "compat")]
+    ("transport", "engine"), [("http", "own"), ("grpc", "own"), ("http", "compat")]
 )
 async def test_a_name_is_used_as_soon_as_it_resolves(
-    carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request is reported as not sent, and is counted. The backend is used as soon as it is
     reachable. (test_endpoints tests a name that disappears later.)"""
     names = Names(monkeypatch, **{"pods.test": []})
     async with replicas("127.0.0.1") as pods:
-        url = f"{carrier}://pods.test:{getattr(pods[0], carrier)}"
-        async with gateway(carrier, engine, [url], dns_refresh="20ms") as load:
+        url = f"{transport}://pods.test:{getattr(pods[0], transport)}"
+        async with gateway(transport, engine, [url], dns_refresh="20ms") as load:
             with pytest.raises(GatewayError) as caught:
                 await load.send_request()
             assert caught.value.kind in {Kind.CONNECT, Kind.NO_BACKEND}
             assert "pods.test" not in caught.value.public
-            await comes(lambda: load.figures()[0].lookups_failed > 1, "it is counted")
-            assert await load.figure("infergate_endpoint_lookup_failures_total", 0) > 1
+            await comes(lambda: load.stats()[0].lookups_failed > 1, "it is counted")
+            assert await load.metric("infergate_endpoint_lookup_failures_total", 0) > 1
             names.addresses["pods.test"] = ["127.0.0.1"]
-            await comes(lambda: load.figures()[0].available == 1, "it is there")
+            await comes(lambda: load.stats()[0].available == 1, "it is there")
             await load.send_request()

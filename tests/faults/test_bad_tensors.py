@@ -84,11 +84,11 @@ NO_HTTP = "400"
 
 
 @dataclass(frozen=True)
-class Reported:
+class Outcome:
     """The outcome, as in CODES, and the error text."""
 
     code: str
-    words: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Harness:
         for frontend in FRONTENDS:
             with ExitStack() as stack:
                 result = self.connected(frontend, stack).send_request(GOOD[frontend])
-                assert result == Reported(CODES[frontend][""])
+                assert result == Outcome(CODES[frontend][""])
         self.others()
 
     def connected(self, frontend: str, stack: ExitStack) -> FrontendClient:
@@ -133,13 +133,13 @@ class FrontendClient:
     frontend: str
     peer: Client | grpc.Channel
 
-    def send_request(self, bad: Bad) -> Reported:
+    def send_request(self, bad: Bad) -> Outcome:
         """Send ``bad``, check the form of the response and return its status and message."""
         match self.frontend:
             case each if each in TFS:
                 head = PredictRequest(model_spec={"name": bad.model}).SerializeToString()
                 status = call(self.peer, head + bad.body, PREDICT)
-                return Reported(status.code.name, status.details)
+                return Outcome(status.code.name, status.details)
             case each if each in LISTS:
                 return self._lists(bad)
             case "graphpipe http":
@@ -150,7 +150,7 @@ class FrontendClient:
                 return self._old_http(bad)
         status = call(self.peer, bad.body, OLD_INFER)
         if status.code is not grpc.StatusCode.OK:
-            return Reported(status.code.name, status.details)
+            return Outcome(status.code.name, status.details)
         return self._legacy(grpc_rejection(status))
 
     def _posted(self, path: str, bad: Bad) -> Answer:
@@ -158,43 +158,43 @@ class FrontendClient:
         self.peer.post(path, bad.body, bad.headers)
         return self.peer.answer()
 
-    def _graphpipe(self, bad: Bad) -> Reported:
+    def _graphpipe(self, bad: Bad) -> Outcome:
         answer = self._posted(f"/graphpipe/{bad.model}", bad)
         if answer.status == 200:
             assert InferResponse.GetRootAs(answer.body).OutputTensorsLength() == 1
-            return Reported("200")
+            return Outcome("200")
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
         assert answer.body.endswith(b"\n")
-        return Reported(str(answer.status), answer.body.decode())
+        return Outcome(str(answer.status), answer.body.decode())
 
-    def _lists(self, bad: Bad) -> Reported:
+    def _lists(self, bad: Bad) -> Outcome:
         answer = self._posted(f"/v1/models/{bad.model}:predict", bad)
         document = json.loads(answer.body)
         if answer.status == 200:
             assert list(document.values()) == [[7]]
-            return Reported("200")
-        return Reported(str(answer.status), document["error"])
+            return Outcome("200")
+        return Outcome(str(answer.status), document["error"])
 
-    def _framed(self, bad: Bad) -> Reported:
+    def _framed(self, bad: Bad) -> Outcome:
         assert isinstance(self.peer, Client)
         self.peer.send(struct.pack("<I", len(bad.body)) + bad.body)
         (length,) = struct.unpack("<I", self.peer.exactly(4))
         result = InferResponse.GetRootAs(self.peer.exactly(length))
         if result.ErrorsLength() == 0:
             assert result.OutputTensorsLength() == 1
-            return Reported("answered")
+            return Outcome("answered")
         assert (result.ErrorsLength(), result.OutputTensorsLength()) == (1, 0)
-        return Reported(str(result.Errors(0).Code()), result.Errors(0).Message().decode())
+        return Outcome(str(result.Errors(0).Code()), result.Errors(0).Message().decode())
 
-    def _old_http(self, bad: Bad) -> Reported:
+    def _old_http(self, bad: Bad) -> Outcome:
         answer = self._posted(f"/api/infer/{bad.model}", bad)
         if "nv-status" not in answer.headers:
-            return Reported(str(answer.status), answer.body.decode())
+            return Outcome(str(answer.status), answer.body.decode())
         return self._legacy(http_rejection(answer))
 
-    def _legacy(self, reported: legacy.Reported) -> Reported:
-        assert bool(reported.body) == (reported.code == "SUCCESS")
-        return Reported(str(reported.code), reported.words)
+    def _legacy(self, outcome: legacy.Outcome) -> Outcome:
+        assert bool(outcome.body) == (outcome.code == "SUCCESS")
+        return Outcome(str(outcome.code), outcome.error)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def harness() -> Iterator[Harness]:
         with unharmed(gateway, harness.others):
             yield harness
         wrong = sum(counted(gateway, outcome=each) for each in ("bad_request", "too_large"))
-        assert wrong == len(harness.refused), "each request is counted once"
+        assert wrong == len(harness.refused), "a rejected request was not counted once"
         assert_healthy(gateway)
 
 
@@ -234,17 +234,17 @@ def test_each_bad_tensor_is_rejected_with_its_name(
         code = BARE[frontend] if bad.bare else NO_HTTP
     before = len(harness.rest.requests)
     with ExitStack() as stack:
-        talk = harness.connected(frontend, stack)
-        result = talk.send_request(bad)
+        client = harness.connected(frontend, stack)
+        result = client.send_request(bad)
         assert result.code == code, result
-        assert re.search(bad.names, result.words), result
+        assert re.search(bad.names, result.error), result
         harness.refused.append(case)
         assert len(harness.rest.requests) == before
         if bad.ends:
-            assert isinstance(talk.peer, Client)
-            assert talk.peer.rest() == b""
-            talk = harness.connected(frontend, stack)
-        assert talk.send_request(GOOD[frontend]) == Reported(codes[""])
+            assert isinstance(client.peer, Client)
+            assert client.peer.read_to_end() == b""
+            client = harness.connected(frontend, stack)
+        assert client.send_request(GOOD[frontend]) == Outcome(codes[""])
         assert len(harness.rest.requests) == before + 1
 
 
@@ -253,19 +253,19 @@ def test_unknown_models_in_bulk_make_no_series(harness: Harness, frontend: str) 
     """A raw socket sends no model name, because its listener determines the model."""
     before = len(harness.rest.requests)
     with ExitStack() as stack:
-        talk = harness.connected(frontend, stack)
+        client = harness.connected(frontend, stack)
 
         def send_request(number: int) -> None:
             good = GOOD[frontend]
             name = f"unknown-{frontend[-4:].strip()}-{number}"
             body = good.body
             if frontend == OLD_GRPC:
-                bad = OLD.InferRequest.FromString(body)
-                bad.model_name = name
-                body = bad.SerializeToString()
-            headers = talk.send_request(Bad("", body, good.headers, model=name))
-            assert headers.code == CODES[frontend][UNKNOWN], headers
-            assert name in headers.words
+                request = OLD.InferRequest.FromString(body)
+                request.model_name = name
+                body = request.SerializeToString()
+            outcome = client.send_request(Bad("", body, good.headers, model=name))
+            assert outcome.code == CODES[frontend][UNKNOWN], outcome
+            assert name in outcome.error
 
         send_request(0)
         series = len(harness.gateway.metrics().splitlines())

@@ -19,13 +19,13 @@ from infergate.core.request_record import RequestRecord
 from waiting import until
 
 LOCAL = "127.0.0.1"
-LONGEST_LINE = 8190
-"""The default limit of aiohttp and Triton."""
+MAX_LINE = 8190
+"""The maximum length of a header line that aiohttp and Triton accept by default."""
 POISON = "x-poison"
 
 
-class Picky:
-    """A proxy in front of a replica that closes the connection of a request with a long line or
+class ClosingProxy:
+    """A proxy in front of a replica that closes the connection if a request has a long line or
     POISON."""
 
     def __init__(self, replica: Replica) -> None:
@@ -51,17 +51,17 @@ class Picky:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        there, back = await asyncio.open_connection(LOCAL, self._replica.http)
-        answers = asyncio.ensure_future(self._copy(there, writer))
+        upstream_reader, upstream_writer = await asyncio.open_connection(LOCAL, self._replica.http)
+        responses = asyncio.ensure_future(self._copy(upstream_reader, writer))
         try:
             while data := await reader.read(1 << 20):
-                if POISON.encode() in data or max(map(len, data.split(b"\r\n"))) > LONGEST_LINE:
+                if POISON.encode() in data or max(map(len, data.split(b"\r\n"))) > MAX_LINE:
                     self.closed += 1
                     break
-                back.write(data)
+                upstream_writer.write(data)
         finally:
-            answers.cancel()
-            back.close()
+            responses.cancel()
+            upstream_writer.close()
             writer.close()
             with suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
@@ -75,8 +75,10 @@ class Picky:
 
 
 @asynccontextmanager
-async def picky(*of: Replica) -> AsyncIterator[tuple[list[Picky], list[str]]]:
-    created = [Picky(each) for each in of]
+async def closing_proxies(
+    *backends: Replica,
+) -> AsyncIterator[tuple[list[ClosingProxy], list[str]]]:
+    created = [ClosingProxy(each) for each in backends]
     urls = [await each.start() for each in created]
     try:
         yield created, urls
@@ -85,15 +87,15 @@ async def picky(*of: Replica) -> AsyncIterator[tuple[list[Picky], list[str]]]:
             await each.stop()
 
 
-NEVER = {"checks": "never", "timeout": "500ms"}
+NO_CHECKS = {"checks": "never", "timeout": "500ms"}
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_requests_that_break_connections_eject_no_endpoint(engine: str) -> None:
     async with (
-        replicas(LOCAL, LOCAL) as two,
-        picky(*two) as (proxies, urls),
-        gateway("http", engine, urls, health=NEVER, forward_headers=("x-*",)) as load,
+        replicas(LOCAL, LOCAL) as servers,
+        closing_proxies(*servers) as (proxies, urls),
+        gateway("http", engine, urls, health=NO_CHECKS, forward_headers=("x-*",)) as load,
     ):
         for _ in range(40):
             with pytest.raises(GatewayError) as caught:
@@ -101,74 +103,78 @@ async def test_requests_that_break_connections_eject_no_endpoint(engine: str) ->
             assert caught.value.kind is Kind.BACKEND_GARBAGE
         assert sum(each.closed for each in proxies) == 40
         async with load.callers(2):
-            await load.more(20)
+            await load.wait_for_responses(20)
         assert not load.failed
-        result = load.figures()
-        assert [each.ejections for each in result] == [0, 0]
-        assert sum(each.failed for each in result) == 40
-        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
+        stats = load.stats()
+        assert [each.ejections for each in stats] == [0, 0]
+        assert sum(each.failed for each in stats) == 40
+        assert await load.metric("infergate_endpoint_ejections_total", 0) == 0
 
 
 async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
-    """Each request that a killed server breaks is ambiguous, and a check decides immediately."""
+    """A broken connection does not prove that the server is dead, so a health check decides."""
     async with (
-        replicas(LOCAL, LOCAL) as two,
-        picky(*two) as (proxies, urls),
+        replicas(LOCAL, LOCAL) as servers,
+        closing_proxies(*servers) as (proxies, urls),
         gateway(
             "http",
             "own",
             urls,
-            health=NEVER,
+            health=NO_CHECKS,
             forward_headers=("x-*",),
             outliers={"base_ejection_time": "100s"},
         ) as load,
     ):
-        for each in two:
+        for each in servers:
             each.backend.seconds = 0.3
         async with load.callers(16):
-            await load.more(16)
-            await until(lambda: load.figures()[1].active > 5, "many requests are in progress")
+            await load.wait_for_responses(16)
+            await until(lambda: load.stats()[1].active > 5, "many requests are in progress")
             await proxies[1].stop()
-            await until(lambda: load.figures()[1].ejected == 1, "the endpoint is ejected")
-            await load.more(16)
-        assert await load.figure("infergate_endpoint_ejections_total", 1) == 1
-        assert load.figures()[0].ejections == 0
+            await until(lambda: load.stats()[1].ejected == 1, "the endpoint is ejected")
+            await load.wait_for_responses(16)
+        assert await load.metric("infergate_endpoint_ejections_total", 1) == 1
+        assert load.stats()[0].ejections == 0
 
 
 async def test_a_never_served_model_ejects_no_endpoint() -> None:
     """A client that waits until a model is ready ejects no endpoint either."""
     async with (
-        replicas(LOCAL, LOCAL) as two,
-        gateway("grpc", "own", [each.url("grpc") for each in two], health=NEVER) as load,
+        replicas(LOCAL, LOCAL) as servers,
+        gateway("grpc", "own", [each.url("grpc") for each in servers], health=NO_CHECKS) as load,
     ):
 
-        async def declined(times: int, operation: Operation | None = None) -> int:
-            ours = load.gateway.gateway
-            async with burst(two[0]), burst(two[1]):
+        async def ejections_after(times: int, operation: Operation | None = None) -> int:
+            gateway_core = load.gateway.gateway
+            async with burst(servers[0]), burst(servers[1]):
                 for _ in range(times):
                     context = RequestContext("test", record=RequestRecord(operation="model_ready"))
-                    request = ours.perform(operation, context) if operation else load.send_request()
+                    request = (
+                        gateway_core.perform(operation, context)
+                        if operation
+                        else load.send_request()
+                    )
                     with pytest.raises(GatewayError, match="the disk is full"):
                         await request
-            return sum(each.ejections for each in load.figures())
+            return sum(each.ejections for each in load.stats())
 
-        assert await declined(40) == 0
+        assert await ejections_after(40) == 0
         await load.send_request()
-        assert await declined(40, ModelReadyRequest("simple")) == 0
-        assert await declined(20) == 1
+        assert await ejections_after(40, ModelReadyRequest("simple")) == 0
+        assert await ejections_after(20) == 1
         ejections = [
-            await load.figure("infergate_endpoint_ejections_total", position) for position in (0, 1)
+            await load.metric("infergate_endpoint_ejections_total", position) for position in (0, 1)
         ]
         assert sorted(ejections) == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["baggage", "tracestate", "traceparent"])
-async def test_headers_of_traces_break_no_connection(name: str) -> None:
-    """Twelve such requests once ejected a healthy server."""
+async def test_long_trace_headers_close_no_connection(name: str) -> None:
+    """The gateway shortens them. Twelve such requests once ejected a healthy server."""
     async with (
-        replicas(LOCAL, LOCAL) as two,
-        picky(*two) as (proxies, urls),
-        gateway("http", "own", urls, health=NEVER) as load,
+        replicas(LOCAL, LOCAL) as servers,
+        closing_proxies(*servers) as (proxies, urls),
+        gateway("http", "own", urls, health=NO_CHECKS) as load,
     ):
         for size in (8_000, 9_000):
             for value in ("k=" + "v" * size, ",".join(["k=v"] * (size // 4))):
@@ -176,20 +182,22 @@ async def test_headers_of_traces_break_no_connection(name: str) -> None:
         with pytest.raises(GatewayError, match=r"headers for the backend take .* the limit is"):
             await load.send_request(**{"x-request-id": "r" * 9_000})
         assert not any(each.closed for each in proxies)
-        assert not any(each.failed for each in load.figures())
-        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
+        assert not any(each.failed for each in load.stats())
+        assert await load.metric("infergate_endpoint_ejections_total", 0) == 0
 
 
-@pytest.mark.parametrize("carrier", ["http", "grpc"])
+@pytest.mark.parametrize("transport", ["http", "grpc"])
 async def test_local_resource_shortage_ejects_no_endpoint(
-    carrier: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def exhausted(*_: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
     async with (
-        replicas(LOCAL, LOCAL) as two,
-        gateway(carrier, "own", [each.url(carrier) for each in two], health=NEVER) as load,
+        replicas(LOCAL, LOCAL) as servers,
+        gateway(
+            transport, "own", [each.url(transport) for each in servers], health=NO_CHECKS
+        ) as load,
     ):
         with monkeypatch.context() as patched:
             for module in ("client.pool", "grpc.client"):
@@ -198,5 +206,5 @@ async def test_local_resource_shortage_ejects_no_endpoint(
                 with pytest.raises(GatewayError, match="could not be reached"):
                     await load.send_request()
         await load.send_request()
-        assert await load.figure("infergate_endpoint_ejections_total", 0) == 0
-        assert not any(each.ejections for each in load.figures())
+        assert await load.metric("infergate_endpoint_ejections_total", 0) == 0
+        assert not any(each.ejections for each in load.stats())

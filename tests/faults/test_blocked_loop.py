@@ -20,19 +20,19 @@ import pytest
 
 from e2e.running import ENGINE
 from faults import frames, h2
+from faults.low_limits import GOOD, LIVE, LimitedGateway, good, good_call, good_frame, head, message
 from faults.peer import Client
 from faults.replicas import QUIET
 from faults.rpc import INFER, call, channel
-from faults.tight import GOOD, LIVE, Tight, good, good_call, good_frame, head, message
 from faults.watch import SECONDS, metric, rises, unharmed
 from infergate.assembly.engines import load_engine
 from infergate.config.schema import Config
 from infergate.runtime.assemble import assemble
 
-HELD_UP = "infergate_loop_held_up_seconds_total"
+BLOCKED_SECONDS = "infergate_loop_held_up_seconds_total"
 BLOCKED = 1.6
 """Seconds for which the process is stopped. They exceed every limit of the gateway, so that all of
-its timers are due."""
+its timers expire."""
 
 
 @contextlib.contextmanager
@@ -99,51 +99,51 @@ def _until_the_end(client: Client) -> Iterator[h2.Frame]:
             return
 
 
-PEOPLE: dict[str, Callable[[Tight], Iterator[None]]] = {
-    "new": lambda tight: at_http(tight.http, b"", head() + GOOD),
-    "in a head": lambda tight: at_http(tight.http, head()[:9], head()[9:] + GOOD),
-    "in a body": lambda tight: at_http(tight.http, head() + GOOD[:9], GOOD[9:]),
-    "after a request": lambda tight: after_a_request(tight.http),
-    "at the admin listener": lambda tight: after_a_request(
-        tight.admin, LIVE.replace(b"/v2/health/live", b"/healthz")
+CLIENTS: dict[str, Callable[[LimitedGateway], Iterator[None]]] = {
+    "new": lambda gateway: at_http(gateway.http, b"", head() + GOOD),
+    "in a head": lambda gateway: at_http(gateway.http, head()[:9], head()[9:] + GOOD),
+    "in a body": lambda gateway: at_http(gateway.http, head() + GOOD[:9], GOOD[9:]),
+    "after a request": lambda gateway: after_a_request(gateway.http),
+    "at the admin listener": lambda gateway: after_a_request(
+        gateway.admin, LIVE.replace(b"/v2/health/live", b"/healthz")
     ),
-    "with a frame": lambda tight: in_a_frame(tight.raw, 0),
-    "in a prefix": lambda tight: in_a_frame(tight.raw, 2),
-    "in a frame": lambda tight: in_a_frame(tight.raw, 30),
+    "with a frame": lambda gateway: in_a_frame(gateway.raw, 0),
+    "in a prefix": lambda gateway: in_a_frame(gateway.raw, 2),
+    "in a frame": lambda gateway: in_a_frame(gateway.raw, 30),
 }
-CALLS: dict[str, Callable[[Tight], Iterator[None]]] = {
-    "not greeting": lambda tight: in_a_call(tight.grpc, 0),
-    "in a greeting": lambda tight: in_a_call(tight.grpc, 9),
-    "in a call's head": lambda tight: in_a_call(tight.grpc, len(h2.PREFACE) + 30),
-    "in a message": lambda tight: in_a_call(tight.grpc, -9),
+CALLS: dict[str, Callable[[LimitedGateway], Iterator[None]]] = {
+    "before the preface": lambda gateway: in_a_call(gateway.grpc, 0),
+    "in the preface": lambda gateway: in_a_call(gateway.grpc, 9),
+    "in a call's headers": lambda gateway: in_a_call(gateway.grpc, len(h2.PREFACE) + 30),
+    "in a message": lambda gateway: in_a_call(gateway.grpc, -9),
 }
 """The calls. grpcio reads in its own threads and has its own limits."""
 
 
 @pytest.fixture
-def gateway(tight: Tight) -> Iterator[Tight]:
+def gateway(limited_gateway: LimitedGateway) -> Iterator[LimitedGateway]:
     """No request is served while the process is stopped; the test is about requests in progress."""
-    with unharmed(tight, lambda: None):
-        yield tight
+    with unharmed(limited_gateway, lambda: None):
+        yield limited_gateway
 
 
-def test_clients_that_connected_meanwhile_are_served(gateway: Tight) -> None:
-    people = PEOPLE if ENGINE == "compat" else PEOPLE | CALLS
-    late = metric(gateway, "infergate_requests_total", outcome="timeout")
-    with rises(gateway, HELD_UP, by=BLOCKED / 2):
-        there = [each(gateway) for each in people.values()]
+def test_clients_that_connected_meanwhile_are_served(gateway: LimitedGateway) -> None:
+    senders = CLIENTS if ENGINE == "compat" else CLIENTS | CALLS
+    timeouts = metric(gateway, "infergate_requests_total", outcome="timeout")
+    with rises(gateway, BLOCKED_SECONDS, by=BLOCKED / 2):
+        clients = [each(gateway) for each in senders.values()]
         with channel(gateway.grpc) as rpc_channel:
             assert call(rpc_channel, message()).code is grpc.StatusCode.OK
-            for each in there:
+            for each in clients:
                 next(each)
             with stopped(gateway.pid):
-                for each in there:
+                for each in clients:
                     next(each)
                 request = rpc_channel.unary_unary(INFER).future(message(), timeout=60)
-            for each in there:
+            for each in clients:
                 assert next(each, "served") == "served"
             assert request.result()
-    assert metric(gateway, "infergate_requests_total", outcome="timeout") == late
+    assert metric(gateway, "infergate_requests_total", outcome="timeout") == timeouts
     for send_request in (good, good_call, good_frame):
         send_request(gateway)
 
@@ -151,7 +151,7 @@ def test_clients_that_connected_meanwhile_are_served(gateway: Tight) -> None:
 # ---- blocking each reader of the event loop
 
 
-class Blocks(asyncio.Protocol):
+class BlockingProtocol(asyncio.Protocol):
     """Blocks the loop while reading, like an overly expensive message."""
 
     begun = threading.Event()
@@ -161,11 +161,11 @@ class Blocks(asyncio.Protocol):
         time.sleep(BLOCKED)
 
 
-SHORT = {"header_time": "1s", "idle_body_time": "1s", "keepalive_time": "1s"}
+SHORT_LIMITS = {"header_time": "1s", "idle_body_time": "1s", "keepalive_time": "1s"}
 
 
 @contextlib.contextmanager
-def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
+def in_this_process(name: str) -> Iterator[tuple[LimitedGateway, str]]:
     """Run a gateway in a thread. Also return an address where a byte blocks its loop."""
     anywhere = {"address": "127.0.0.1:0"}
     raw = {"address": "tcp://127.0.0.1:0", "model": "identity", "framing": "size-prefixed"}
@@ -179,20 +179,22 @@ def in_this_process(name: str) -> Iterator[tuple[Tight, str]]:
             },
             "backends": {"ours": {"protocol": "builtin"}},
             "routes": ({"model": "*", "backend": "ours"},),
-            "limits": SHORT,
+            "limits": SHORT_LIMITS,
         }
     )
-    result: Future[tuple[Tight, str]] = Future()
+    result: Future[tuple[LimitedGateway, str]] = Future()
     loop, over = (load_engine(name).make_loop or asyncio.new_event_loop)(), asyncio.Event()
 
     async def serve() -> None:
         running = assemble(config)
         await running.start()
-        blocking = await loop.create_server(Blocks, "127.0.0.1", 0)
-        at = {key: str(each.address) for key, each in running.listeners.items()}
-        raw = at.pop("graphpipe[0]")
+        blocking = await loop.create_server(BlockingProtocol, "127.0.0.1", 0)
+        addresses = {key: str(each.address) for key, each in running.listeners.items()}
+        raw = addresses.pop("graphpipe[0]")
         port = blocking.sockets[0].getsockname()[1]
-        result.set_result((Tight(**at, pid=os.getpid(), log=Path(), raw=raw), f"127.0.0.1:{port}"))
+        result.set_result(
+            (LimitedGateway(**addresses, pid=os.getpid(), log=Path(), raw=raw), f"127.0.0.1:{port}")
+        )
         await over.wait()
         blocking.close()
         await running.stop(0)
@@ -212,17 +214,17 @@ def test_clients_that_connected_during_a_read_are_served(name: str) -> None:
     with in_this_process(name) as (gateway, blocking):
         good(gateway)
         good_call(gateway)
-        held_up = rises(gateway, HELD_UP, by=BLOCKED / 2)
+        held_up = rises(gateway, BLOCKED_SECONDS, by=BLOCKED / 2)
         with unharmed(gateway, lambda: None), held_up:  # no request is served while it is blocked
-            people = (PEOPLE if name == "compat" else PEOPLE | CALLS).values()
-            there = [each(gateway) for each in people]
-            Blocks.begun.clear()
-            for each in there:
+            senders = (CLIENTS if name == "compat" else CLIENTS | CALLS).values()
+            clients = [each(gateway) for each in senders]
+            BlockingProtocol.begun.clear()
+            for each in clients:
                 next(each)
             with Client(blocking) as client:
                 client.send(b"x")
-                assert Blocks.begun.wait(SECONDS)
-                for each in there:
+                assert BlockingProtocol.begun.wait(SECONDS)
+                for each in clients:
                     next(each)
-                for each in there:
+                for each in clients:
                     assert next(each, "served") == "served"

@@ -10,8 +10,8 @@ import pytest
 
 from faults import frames, h2
 from faults.h2 import PREFACE
+from faults.low_limits import CHUNKED, GOOD, LIVE, LimitedGateway, head
 from faults.peer import Client, post
-from faults.tight import CHUNKED, GOOD, LIVE, Tight, head
 from faults.watch import counted, refused_by, rises
 
 HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(193)
@@ -19,22 +19,22 @@ HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(193)
 REFUSED, REQUESTS = "infergate_refused_connections_total", "infergate_requests_total"
 
 
-def test_bytes_after_a_rejected_request_are_not_served(gateway: Tight) -> None:
+def test_bytes_after_a_rejected_request_are_not_served(gateway: LimitedGateway) -> None:
     before = counted(gateway, operation="server_live")
     with rises(gateway, REQUESTS, outcome="bad_request"), Client(gateway.http) as client:
         client.send(head("Transfer-Encoding: chunked") + b"0\r\n\r\n" + LIVE)
         assert client.answer().status == 400
-        assert client.rest() == b""
+        assert client.read_to_end() == b""
     assert counted(gateway, operation="server_live") == before
 
 
 _BROKEN = {  # test_smuggling and test_h1_reader have more of each kind
-    "TE and CL": head("Transfer-Encoding: chunked") + CHUNKED,
-    "two lengths": head("Content-Length: 4") + GOOD,
-    "length +5": head("Content-Length: +5", length=None) + b"12345",
+    "Transfer-Encoding and Content-Length": head("Transfer-Encoding: chunked") + CHUNKED,
+    "two Content-Lengths": head("Content-Length: 4") + GOOD,
+    "Content-Length +5": head("Content-Length: +5", length=None) + b"12345",
     "obs-fold": head("A: b\r\n c") + GOOD,
-    "NUL in a field": head("A: b\0c") + GOOD,
-    "a field without name": head(": b") + GOOD,
+    "NUL in a header": head("A: b\0c") + GOOD,
+    "a header without a name": head(": b") + GOOD,
     "TLS": HELLO,
     "HTTP/2": PREFACE + b"\0\0\0\x04\0\0\0\0\0",
     "HTTP/0.9": b"GET /v2/health/live\r\n\r\n",
@@ -45,19 +45,19 @@ _BROKEN = {  # test_smuggling and test_h1_reader have more of each kind
 
 
 @pytest.mark.parametrize("case", _BROKEN)
-def test_non_http_input_gets_400_and_a_close(gateway: Tight, case: str) -> None:
+def test_non_http_input_gets_400_and_a_close(gateway: LimitedGateway, case: str) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(_BROKEN[case])
         answer = client.answer()
         assert answer.status == 400
         assert answer.error
-        assert client.rest() == b""
+        assert client.read_to_end() == b""
     assert counted(gateway, outcome="bad_request") == before + 1
 
 
 @pytest.mark.parametrize("host", ["a/b", "a, b", "user@a", "a:b", "\u00e9"])
-def test_an_invalid_host_is_rejected(gateway: Tight, host: str) -> None:
+def test_an_invalid_host_is_rejected(gateway: LimitedGateway, host: str) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(f"GET /v2/health/live HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
@@ -78,7 +78,7 @@ def test_an_invalid_host_is_rejected(gateway: Tight, host: str) -> None:
     ],
 )
 def test_an_absolute_target_determines_the_host(
-    gateway: Tight, target: str, host: str, status: int
+    gateway: LimitedGateway, target: str, host: str, status: int
 ) -> None:
     """The Host header is ignored (RFC 9112, 3.2.2), so it cannot bypass the check against DNS
     rebinding."""
@@ -91,28 +91,28 @@ def test_an_absolute_target_determines_the_host(
 
 
 @pytest.mark.parametrize("listener", ["http", "graphpipe[0]", "admin"])
-def test_tls_on_a_plain_text_port(gateway: Tight, listener: str) -> None:
+def test_tls_on_a_plain_text_port(gateway: LimitedGateway, listener: str) -> None:
     address = gateway.raw if "[" in listener else getattr(gateway, listener)
     tls = rises(gateway, REFUSED, listener=listener, reason="tls")
     with tls, Client(address) as client:
         client.send(HELLO)
-        client.rest()
+        client.read_to_end()
 
 
-def test_http_on_a_raw_socket(gateway: Tight) -> None:
+def test_http_on_a_raw_socket(gateway: LimitedGateway) -> None:
     """``GET `` is read as a length of half a gigabyte."""
     with refused_by(gateway, "body"), Client(gateway.raw) as client:
         client.send(LIVE)
         assert "the limit is" in frames.error_in(client)
 
 
-def test_http_2_on_a_raw_socket(gateway: Tight) -> None:
+def test_http_2_on_a_raw_socket(gateway: LimitedGateway) -> None:
     with refused_by(gateway, "body"), Client(gateway.raw) as client:
         client.send(PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         assert "the limit is" in frames.error_in(client)
 
 
-def test_frames_on_the_http_port(gateway: Tight) -> None:
+def test_frames_on_the_http_port(gateway: LimitedGateway) -> None:
     with rises(gateway, REQUESTS, outcome="bad_request"), Client(gateway.http) as client:
         client.send(frames.GOOD)
         assert client.answer().status == 400

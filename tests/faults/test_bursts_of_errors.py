@@ -1,8 +1,5 @@
-"""Tests one of several endpoints that responds with errors for a while, for example because of a
-full disk.
-
-It is ejected soon and used again afterwards. Clients of routes with retries see no error.
-"""
+"""Tests that one of several endpoints is ejected while it responds with errors, for example because
+of a full disk, and is used again afterwards."""
 
 from __future__ import annotations
 
@@ -12,21 +9,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 from faults.replicas import Replica, gateway, replicas
-from faults.test_endpoints import FIVE, LOCAL
+from faults.test_endpoints import FAILURES_BEFORE_EJECTION, LOCAL
 from infergate.core.errors import GatewayError, Kind
 from waiting import until
 
 
 @asynccontextmanager
 async def burst(replica: Replica) -> AsyncIterator[None]:
-    """Make ``replica`` fail every request from now on."""
+    """Make ``replica`` fail every request in the block."""
     backend = replica.backend
     perform = backend.perform
 
-    async def broken(*_: object) -> None:
+    async def fail(*_: object) -> None:
         raise GatewayError(Kind.NO_BACKEND, "the disk is full")
 
-    backend.perform = broken  # type: ignore[method-assign, assignment]
+    backend.perform = fail  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -34,13 +31,13 @@ async def burst(replica: Replica) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("carrier", "engine"), [("http", "own"), ("grpc", "own"), ("grpc", "compat")]
+    ("transport", "engine"), [("http", "own"), ("grpc", "own"), ("grpc", "compat")]
 )
-async def test_an_endpoint_is_ejected_and_recovers(carrier: str, engine: str) -> None:
-    async with replicas(LOCAL, LOCAL, LOCAL) as three:
-        urls = [each.url(carrier) for each in three]
+async def test_an_endpoint_is_ejected_and_recovers(transport: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL, LOCAL) as servers:
+        urls = [each.url(transport) for each in servers]
         async with gateway(
-            carrier,
+            transport,
             engine,
             urls,
             health={"checks": "never"},
@@ -48,20 +45,20 @@ async def test_an_endpoint_is_ejected_and_recovers(carrier: str, engine: str) ->
             balance={"slow_start": "0s"},
         ) as load:
             async with load.callers(4):
-                await load.more(20)
-                async with burst(three[1]):
-                    await until(lambda: load.figures()[1].ejected == 1, "the endpoint is ejected")
-                    assert await load.figure("infergate_endpoint_ejections_total", 1) >= 1
-                    await load.more(20)
-                await until(lambda: load.figures()[1].ejected == 0, "the ejection has ended")
-                ok = load.figures()[1].ok
-                await until(lambda: load.figures()[1].ok > ok + 10, "it receives requests again")
-            failed, ejections = sum(load.failed.values()), load.figures()[1].ejections
+                await load.wait_for_responses(20)
+                async with burst(servers[1]):
+                    await until(lambda: load.stats()[1].ejected == 1, "the endpoint is ejected")
+                    assert await load.metric("infergate_endpoint_ejections_total", 1) >= 1
+                    await load.wait_for_responses(20)
+                await until(lambda: load.stats()[1].ejected == 0, "the ejection has ended")
+                ok = load.stats()[1].ok
+                await until(lambda: load.stats()[1].ok > ok + 10, "it receives requests again")
+            failed, ejections = sum(load.failed.values()), load.stats()[1].ejections
             assert set(load.failed) == {"NO_BACKEND"}
-            assert failed <= (4 + FIVE) * (ejections + 1), (
-                "only requests in progress at an ejection failed"
+            assert failed <= (4 + FAILURES_BEFORE_EJECTION) * (ejections + 1), (
+                "requests failed that were not in progress at an ejection"
             )
-            assert await load.figure("infergate_endpoint_requests_total", 1) > 10
+            assert await load.metric("infergate_endpoint_requests_total", 1) > 10
             await until(
-                lambda: not any(each.active for each in load.figures()), "no request is active"
+                lambda: not any(each.active for each in load.stats()), "no request is active"
             )

@@ -1,5 +1,5 @@
-"""Tests clients that disconnect at any moment. The request is cancelled wherever it waits, once for
-each await in every pipeline. No task, no slot of a concurrency limit and no active request at an
+"""Tests clients that disconnect at any moment: a request is cancelled at each of its awaits, in
+every pipeline. No task, no slot of a concurrency limit and no active request at an
 endpoint may remain. The request is counted once, and the next request is served."""
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ SLOW = 0.01
 
 
 @types.coroutine
-def left_at(doing: Coroutine[Any, Any, Any], position: int) -> Generator[Any, Any, bool]:
-    """Run a task and cancel it at the await number ``position``. Return whether it reached that
-    await."""
+def cancel_at(coroutine: Coroutine[Any, Any, Any], position: int) -> Generator[Any, Any, bool]:
+    """Run ``coroutine``, and cancel the task at the await number ``position``. Return whether it
+    reached that await."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    waits = 0
-    resume: Callable[[], Any] = lambda: doing.send(None)  # noqa: E731
+    awaits = 0
+    resume: Callable[[], Any] = lambda: coroutine.send(None)  # noqa: E731
     while True:
         try:
-            waited_for = resume()
+            awaited = resume()
         except StopIteration:
-            return waits >= position
-        waits += 1
-        if waits == position:
+            return awaits >= position
+        awaits += 1
+        if awaits == position:
             loop.call_soon(task.cancel)
         try:
-            sent = yield waited_for
-        except BaseException as error:  # noqa: BLE001 - it is handed on
-            resume = lambda error=error: doing.throw(error)  # noqa: E731
+            sent = yield awaited
+        except BaseException as error:  # noqa: BLE001 - thrown into the coroutine
+            resume = lambda error=error: coroutine.throw(error)  # noqa: E731
         else:
-            resume = lambda sent=sent: doing.send(sent)  # noqa: E731
+            resume = lambda sent=sent: coroutine.send(sent)  # noqa: E731
 
 
 @dataclass
@@ -97,13 +97,13 @@ class Harness:
     async def _events(self, context: RequestContext) -> None:
         body = json.dumps({"IN": [1, 2, 3], "DELAY": [2] * 3}).encode()
         path = "/v2/models/stream/generate_stream"
-        answer = await self._app.respond(HttpRequest("POST", path, body=[body]), context)
-        assert answer.body_stream is not None, answer
+        response = await self._app.respond(HttpRequest("POST", path, body=[body]), context)
+        assert response.body_stream is not None, response
         try:
-            while await answer.body_stream.next() is not None:
+            while await response.body_stream.next() is not None:
                 pass
         finally:
-            await answer.body_stream.close()
+            await response.body_stream.close()
 
     async def _stream(self, context: RequestContext) -> None:
         async def messages() -> AsyncIterator[bytes]:
@@ -111,40 +111,46 @@ class Harness:
                 yield streamed("stream", 3, 2)
 
         conversation = self._app.request_streams[STREAM](context)
-        answers = multiplex(conversation, messages(), Admission(DEFAULT_LIMITS))
-        async with aclosing(answers):
-            assert len([each async for each in answers]) >= 6
+        responses = multiplex(conversation, messages(), Admission(DEFAULT_LIMITS))
+        async with aclosing(responses):
+            assert len([each async for each in responses]) >= 6
 
     def counted(self) -> float:
         """Return the number of requests that have ended."""
         return sample(self.metrics.text().decode(), "infergate_requests_total")
 
-    def under_way(self) -> int:
+    def active_requests(self) -> int:
         """Return the number of requests at endpoints, and in a queue."""
-        found = 0
+        count = 0
         for backend in self.running.gateway.backends:
             remote: Any = backend
-            found += sum(each.active for each in remote.endpoint_stats())
+            count += sum(each.active for each in remote.endpoint_stats())
             stats = remote.concurrency_stats
-            found += 0 if stats is None else stats.in_use
-        return found
+            count += 0 if stats is None else stats.in_use
+        return count
 
 
 @asynccontextmanager
 async def started_harness(
-    servers: list[Replica], frontend: str, carrier: str, engine: str, profile: str | None
+    servers: list[Replica], frontend: str, transport: str, engine: str, profile: str | None
 ) -> AsyncIterator[Harness]:
-    protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[carrier]
+    protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[transport]
 
     def backend(*urls: str, **more: Any) -> dict[str, Any]:
-        never = {"health": {"checks": "never"}, "outliers": {"consecutive_errors": 0}}
-        fields = {"protocol": protocol, "endpoints": urls, "profile": profile, **never, **more}
+        no_ejection = {"health": {"checks": "never"}, "outliers": {"consecutive_errors": 0}}
+        fields = {
+            "protocol": protocol,
+            "endpoints": urls,
+            "profile": profile,
+            **no_ejection,
+            **more,
+        }
         return {key: value for key, value in fields.items() if value is not None}
 
     with socket.socket() as unused:
         unused.bind((LOCAL, 0))  # never listens
-        urls = [each.url(carrier) for each in servers]
-        nobody = f"{carrier}://{LOCAL}:{unused.getsockname()[1]}"
+        urls = [each.url(transport) for each in servers]
+        unreachable = f"{transport}://{LOCAL}:{unused.getsockname()[1]}"
         routes = [
             {"model": name, "backend": "one", "rewrite": IDENTITY, **more}
             for name, more in ROUTES.items()
@@ -157,9 +163,9 @@ async def started_harness(
                 "backends": {
                     "one": backend(*urls),
                     "other": backend(*urls),
-                    "half": backend(nobody, urls[0]),
+                    "half": backend(unreachable, urls[0]),
                     "narrow": backend(urls[0], limits={"max_requests": 1, "max_queue": 9}),
-                    "away": backend(nobody),
+                    "away": backend(unreachable),
                     "streams": backend(*urls, profile="triton"),
                 },
                 "routes": tuple(routes),
@@ -176,54 +182,57 @@ async def started_harness(
 
 
 @asynccontextmanager
-async def two() -> AsyncIterator[list[Replica]]:
+async def two_slow_servers() -> AsyncIterator[list[Replica]]:
     async with replicas(LOCAL, LOCAL) as servers:
         for each in servers:
             each.backend.seconds = SLOW
         yield servers
 
 
-async def is_left(harness: Harness, route: str, position: int, *, is_first: bool) -> bool:
-    """Cancel a request at an await. Another request begins before it or, if the request
-    ``is_first``, after it. Return whether the request reached that await."""
+async def cancel_one_of_two(harness: Harness, route: str, position: int, *, is_first: bool) -> bool:
+    """Send two requests, and cancel one of them at an await. With ``is_first``, the cancelled
+    request starts before the other one. Return whether the request reached that await."""
     tasks = len(asyncio.all_tasks())
-    cancelled, other = left_at(harness.send_request(route), position), harness.send_request(route)
+    cancelled = cancel_at(harness.send_request(route), position)
+    other = harness.send_request(route)
     pair = (cancelled, other) if is_first else (other, cancelled)
-    forwarding, another = [asyncio.create_task(each) for each in pair][:: 1 if is_first else -1]
-    outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
+    cancelled_task, other_task = [asyncio.create_task(each) for each in pair][
+        :: 1 if is_first else -1
+    ]
+    outcome = (await asyncio.gather(cancelled_task, return_exceptions=True))[0]
     assert isinstance(outcome, bool | asyncio.CancelledError), outcome
-    assert await another == "ok", "other clients are served"
+    assert await other_task == "ok", "the other request failed"
     await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
-    await until(lambda: harness.under_way() == 0, "no request is in progress")
+    await until(lambda: harness.active_requests() == 0, "no request is in progress")
     return outcome is not False
 
 
-async def is_left_everywhere(harness: Harness, route: str) -> int:
-    """Return the number of awaits."""
+async def count_cancellable_awaits(harness: Harness, route: str) -> int:
+    """Cancel a request at each of its awaits in turn. Return the number of awaits."""
     assert await harness.send_request(route) == "ok"
-    await until(lambda: harness.under_way() == 0, "all requests have ended")
-    each_counts = 2 if route == "stream" and harness.frontend == "grpc" else 1
+    await until(lambda: harness.active_requests() == 0, "all requests have ended")
+    requests_per_call = 2 if route == "stream" and harness.frontend == "grpc" else 1
     for position in range(1, MAX_STEPS):
         before = harness.counted()
-        is_reached = await is_left(harness, route, position, is_first=False)
+        is_reached = await cancel_one_of_two(harness, route, position, is_first=False)
         ended = harness.counted() - before
-        assert each_counts < ended <= 2 * each_counts, "each request is counted once"
+        assert requests_per_call < ended <= 2 * requests_per_call, "not counted once each"
         if not is_reached:
             return position - 1
-    raise AssertionError("it waits without end")
+    raise AssertionError(f"the request did not end within {MAX_STEPS} awaits")
 
 
 @pytest.mark.parametrize(
-    ("frontend", "carrier", "engine"),
+    ("frontend", "transport", "engine"),
     [("http", "http", "own"), ("grpc", "grpc", "own"), ("http", "grpc", "compat")],
 )
 async def test_cancelling_at_any_await_leaves_nothing_behind(
-    frontend: str, carrier: str, engine: str
+    frontend: str, transport: str, engine: str
 ) -> None:
-    async with two() as servers:
-        async with started_harness(servers, frontend, carrier, engine, "infergate") as harness:
+    async with two_slow_servers() as servers:
+        async with started_harness(servers, frontend, transport, engine, "infergate") as harness:
             for route in ROUTES:
-                assert await is_left_everywhere(harness, route) >= 1, route
+                assert await count_cancellable_awaits(harness, route) >= 1, route
             assert all(each.connections() <= 8 for each in servers)
         if engine == "own":  # grpcio closes its connections at any time
             await until(
@@ -232,19 +241,21 @@ async def test_cancelling_at_any_await_leaves_nothing_behind(
             )
 
 
-@pytest.mark.parametrize(("frontend", "carrier"), [("http", "http"), ("grpc", "grpc")])
-async def test_the_first_request(frontend: str, carrier: str) -> None:
+@pytest.mark.parametrize(("frontend", "transport"), [("http", "http"), ("grpc", "grpc")])
+async def test_cancelling_the_first_request_leaves_nothing_behind(
+    frontend: str, transport: str
+) -> None:
     """The first request connects and detects the server. A concurrent request detects the server as
     well."""
-    async with two() as servers:
+    async with two_slow_servers() as servers:
         for position in range(1, MAX_STEPS):
-            async with started_harness(servers, frontend, carrier, "own", None) as harness:
-                is_reached = await is_left(harness, "translated", position, is_first=True)
-                assert 1 <= harness.counted() <= 2, "each request that had begun is counted once"
+            async with started_harness(servers, frontend, transport, "own", None) as harness:
+                is_reached = await cancel_one_of_two(harness, "translated", position, is_first=True)
+                assert 1 <= harness.counted() <= 2, "a request was not counted once"
             await until(
                 lambda: all(each.connections() == 0 for each in servers),
                 "all connections are closed",
             )
             if not is_reached:
                 return
-        raise AssertionError("it waits without end")
+        raise AssertionError(f"the request did not end within {MAX_STEPS} awaits")

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from faults import frames
+from faults.low_limits import CHUNKED, GOOD, LimitedGateway, good, good_frame, head
 from faults.peer import Client
-from faults.tight import CHUNKED, GOOD, Tight, good, good_frame, head
 from faults.watch import releases_connections
 
 _PREFIXES = {
@@ -22,7 +22,7 @@ _PREFIXES = {
 
 
 @pytest.mark.parametrize("prefix", _PREFIXES)
-def test_a_reset_releases_the_connection(gateway: Tight, prefix: str) -> None:
+def test_a_reset_releases_the_connection(gateway: LimitedGateway, prefix: str) -> None:
     with releases_connections(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         good(gateway)
@@ -30,28 +30,28 @@ def test_a_reset_releases_the_connection(gateway: Tight, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", [p for p in _PREFIXES if p != "after the request"])
-def test_a_half_close_counts_as_a_disconnect(gateway: Tight, prefix: str) -> None:
+def test_a_half_close_counts_as_a_disconnect(gateway: LimitedGateway, prefix: str) -> None:
     """End of file means that the client has disconnected, because TCP cannot distinguish a
     half-close."""
     with releases_connections(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         client.socket.shutdown(1)
-        assert client.rest() == b""
+        assert client.read_to_end() == b""
 
 
 @pytest.mark.parametrize(
     "sent", [b"", frames.GOOD[:2], frames.GOOD[:4], frames.GOOD[:9], frames.GOOD]
 )
-@pytest.mark.parametrize("how", ["close", "half", "reset"])
+@pytest.mark.parametrize("end", ["close", "half-close", "reset"])
 def test_a_disconnected_raw_socket_releases_the_connection(
-    gateway: Tight, sent: bytes, how: str
+    gateway: LimitedGateway, sent: bytes, end: str
 ) -> None:
     with releases_connections(gateway, "graphpipe[0]"), Client(gateway.raw) as client:
         client.send(sent)
-        if how == "reset":
+        if end == "reset":
             client.reset()
-        elif how == "half":
+        elif end == "half-close":
             client.socket.shutdown(1)
             if sent != frames.GOOD:  # otherwise the response may come first
-                assert client.rest() == b""
+                assert client.read_to_end() == b""
     good_frame(gateway)

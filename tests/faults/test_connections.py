@@ -91,7 +91,7 @@ def open_descriptors(scraping: Client) -> float:
 def assert_refused(address: str) -> None:
     """Check that a new connection is closed immediately."""
     with suppress(ConnectionError), Client(address) as client:
-        assert not client.rest().startswith(b"HTTP")
+        assert not client.read_to_end().startswith(b"HTTP")
 
 
 @pytest.mark.parametrize(("engine", "http", "calls"), [("own", 2, 1), ("compat", 3, 3)])
@@ -139,7 +139,7 @@ def is_greeted(address: str, open_clients: ExitStack) -> bool:
     with ExitStack() as stack, suppress(ConnectionError):
         client = stack.enter_context(Client(address))
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
-        if client.some():
+        if client.receive():
             open_clients.push(stack.pop_all())
             return True
     return False

@@ -25,9 +25,9 @@ from faults.costs import (
     UNIT,
     Timed,
     Worst,
+    check_callback_time,
     check_other_clients,
     good,
-    held_to,
     started_timed,
 )
 from faults.timed import calibrated
@@ -40,7 +40,7 @@ from infergate.core.wire import HttpRequest, RpcRequest
 from legacy.messages import SERVICE
 
 ATTACKERS = 4
-OPENS = 24
+MAX_NEW_CONNECTIONS = 24
 """Maximum number of connections that the gateway opens to itself and keeps."""
 
 
@@ -57,20 +57,26 @@ def _allowed(worst: Worst) -> int:
     return 64 * MIB + 4 * worst.size
 
 
-def _watched(timed: Timed, grows: int) -> AbstractContextManager[None]:
+def _watched(timed: Timed, max_growth: int) -> AbstractContextManager[None]:
     """Helper processes keep memory for 30 s for the next such message (docs/limits.md)."""
-    return unharmed(timed, lambda: good(timed), grows=grows, keeps=grows, opens=OPENS)
+    return unharmed(
+        timed,
+        lambda: good(timed),
+        max_growth=max_growth,
+        max_retained=max_growth,
+        max_new_descriptors=MAX_NEW_CONNECTIONS,
+    )
 
 
 @pytest.mark.parametrize("name", WORST)
 def test_no_callback_blocks_the_event_loop(timed: Timed, name: str) -> None:
     worst, handled = WORST[name](), counted(timed, outcome="ok")
     with _watched(timed, _allowed(worst)):
-        held_to(timed, lambda: worst.send(timed))
+        check_callback_time(timed, lambda: worst.send(timed))
     assert counted(timed, outcome="ok") > handled
 
 
-DEAREST = (
+EXPENSIVE = (
     "v2-rest, to JSON",
     "v2-grpc, very many typed",
     "graphpipe, very many empty texts",
@@ -82,7 +88,7 @@ DEAREST = (
 
 @pytest.mark.parametrize(
     "name",
-    [each if each in DEAREST else pytest.param(each, marks=pytest.mark.peers) for each in WORST],
+    [each if each in EXPENSIVE else pytest.param(each, marks=pytest.mark.peers) for each in WORST],
 )
 def test_other_clients_are_hardly_delayed(timed: Timed, name: str) -> None:
     """Four connections send the message. The test also checks memory."""
@@ -203,7 +209,7 @@ def _parsed(codec: Any, wire: Any) -> None:
         parsed.complete(METADATA)
 
 
-def _shielded(codec: Any, wire: Any) -> None:
+def _validated(codec: Any, wire: Any) -> None:
     if isinstance(codec, SupportsPassThrough):
         codec.validate(wire, LIMITS)
 
@@ -212,7 +218,7 @@ def _seconds(codec: Any, make: Any, data: bytes) -> float:
     """Return the CPU seconds of the event loop for a request before its first wait, if it is
     translated, forwarded or rejected."""
     longest = 0.0
-    for read in (_parsed, _shielded):
+    for read in (_parsed, _validated):
         wire = make(data)
         began = time.thread_time()
         try:
@@ -240,10 +246,7 @@ def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None
 
     @seed(17)
     @settings(
-        max_examples=240,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+        max_examples=240, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(
         st.sampled_from(begins),

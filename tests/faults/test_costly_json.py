@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults.low_limits import CONFIG, PATH, LimitedGateway, good, head
 from faults.peer import Client, post
-from faults.tight import CONFIG, PATH, Tight, good, head
 from faults.watch import (
     MIB,
     SECONDS,
@@ -26,20 +26,20 @@ from faults.watch import (
 )
 
 
-def _dear(elements: int) -> bytes:
+def _costly_json(elements: int) -> bytes:
     fields = {"name": "INPUT0", "datatype": "FP32", "shape": [elements], "data": []}
     data = "[" + "0," * (elements - 1) + "NaN]"
     return json.dumps({"inputs": [fields]}).replace("[]", data).encode()
 
 
-DEAR = _dear(3 * MIB // 2)
+COSTLY_JSON = _costly_json(3 * MIB // 2)
 """JSON that is slow to read: if floats include a NaN, they are parsed one by one."""
 
 
-def test_costly_json_delays_no_other_request(gateway: Tight) -> None:
+def test_costly_json_delays_no_other_request(gateway: LimitedGateway) -> None:
     handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
-        client.send(head(length=len(DEAR)) + DEAR)
+        client.send(head(length=len(COSTLY_JSON)) + COSTLY_JSON)
         for _ in range(3):
             good(gateway)
         client.socket.setblocking(False)
@@ -54,21 +54,23 @@ def test_costly_json_delays_no_other_request(gateway: Tight) -> None:
 
 def test_a_crashed_helper_fails_only_its_request() -> None:
     with started_infergate(CONFIG) as gateway:
-        assert post(gateway.http, PATH, DEAR).status == 200
+        assert post(gateway.http, PATH, COSTLY_JSON).status == 200
         with unharmed(gateway, lambda: good(gateway)):
             # The status is 503 if the helper was killed before it accepted the request.
-            while (status := _helper_killed(gateway)) == b"503":
+            while (status := _status_after_killing_helpers(gateway)) == b"503":
                 pass
             assert status == b"500"
-            until(lambda: post(gateway.http, PATH, DEAR).status == 200, "another helper serves")
+            until(
+                lambda: post(gateway.http, PATH, COSTLY_JSON).status == 200, "another helper serves"
+            )
         assert 1 <= counted(gateway, outcome="internal") <= 3
         assert "a helper process ended with exit code -9" in gateway.log.read_text()
 
 
-def _helper_killed(gateway: Infergate) -> bytes:
+def _status_after_killing_helpers(gateway: Infergate) -> bytes:
     """Return the status of a request whose helper is killed."""
     with Client(gateway.http) as client:
-        client.send(head(length=len(DEAR)) + DEAR)
+        client.send(head(length=len(COSTLY_JSON)) + COSTLY_JSON)
         client.socket.setblocking(False)
         while not (began := _received(client)):
             for helper in children(gateway.pid):
@@ -85,7 +87,7 @@ def _received(client: Client) -> bytes:
         return b""
 
 
-def test_deep_json_and_many_brackets_are_rejected(gateway: Tight) -> None:
+def test_deep_json_and_many_brackets_are_rejected(gateway: LimitedGateway) -> None:
     before = counted(gateway, outcome="bad_request") + counted(gateway, outcome="too_large")
     with limited_growth(gateway.pid, 64 * MIB):
         for whole in (b"[" * (4 * MIB), b"[]" * MIB, b'{"a":' * MIB, b"[[],[]," * MIB):

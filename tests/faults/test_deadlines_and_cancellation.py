@@ -19,10 +19,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
+from faults.low_limits import good
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, get, good_http, post, scripted
 from faults.rpc import INFER, RpcBackend, Status, call, channel, infer_message, rpc_backend
-from faults.tight import good
 from faults.watch import SECONDS, assert_healthy, at_rest, counted, rises, unharmed, until
 from peers.support.triton import Triton
 
@@ -55,9 +55,9 @@ REQUESTS = "infergate_requests_total"
 def silent_http(connection: Connection, backend: Backend) -> None:
     """Record the request, and when the gateway cancels it."""
     connection.request()
-    backend.requests.append("asked")
-    connection.gone()
-    backend.requests.append("gone")
+    backend.requests.append("received")
+    connection.wait_closed()
+    backend.requests.append("cancelled")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def running() -> Iterator[tuple[Harness, RpcBackend]]:
                 assert (
                     call(rpc_channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
                 )
-            with unharmed(gateway, lambda: good(gateway), opens=len(("to the shop",))):
+            with unharmed(gateway, lambda: good(gateway), max_new_descriptors=1):
                 yield harness, rpc
             assert_healthy(gateway)
 
@@ -89,20 +89,20 @@ def harness(running: tuple[Harness, RpcBackend]) -> Harness:
 
 @pytest.fixture
 def rpc(running: tuple[Harness, RpcBackend]) -> Iterator[RpcBackend]:
-    """Put a backend into its initial state."""
+    """Return the backend in its initial state."""
     backend = running[1]
-    normal = RpcBackend.answer
-    backend.answer = normal
+    normal = RpcBackend.respond
+    backend.respond = normal
     backend.entered, backend.cancelled = threading.Event(), threading.Event()
     backend.release = threading.Event()
     backend.remaining.clear()
     yield backend
     backend.release.set()
-    backend.answer = normal
+    backend.respond = normal
 
 
-def given_up(gateway: Infergate) -> float:
-    """Return the number of requests that timed out, and of requests that the client cancelled."""
+def abandoned(gateway: Infergate) -> float:
+    """Return the number of requests that timed out or that the client cancelled."""
     return sum(counted(gateway, outcome=each) for each in ("timeout", "cancelled"))
 
 
@@ -113,9 +113,9 @@ def given_up(gateway: Infergate) -> float:
 def test_a_clients_shorter_deadline_is_forwarded_and_ends_the_call(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
-    rpc.answer = rpc.wait
+    rpc.respond = rpc.wait
     before = counted(harness.gateway, route=model, outcome="ok")
-    gone = given_up(harness.gateway)
+    abandoned_before = abandoned(harness.gateway)
     status = call(harness.channel, infer_message(model), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert rpc.cancelled.wait(SECONDS)
@@ -123,7 +123,7 @@ def test_a_clients_shorter_deadline_is_forwarded_and_ends_the_call(
     assert remaining is not None
     assert 0 < remaining <= 1.0 * ROUNDED
     assert counted(harness.gateway, route=model, outcome="ok") == before
-    until(lambda: given_up(harness.gateway) == gone + 1, "counted")
+    until(lambda: abandoned(harness.gateway) == abandoned_before + 1, "the request is counted")
     good(harness.gateway)
 
 
@@ -149,7 +149,7 @@ def test_a_routes_timeout_replaces_the_backends(
 def test_a_routes_timeout_applies_instead_of_a_longer_deadline(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
-    rpc.answer = rpc.wait
+    rpc.respond = rpc.wait
     before = counted(harness.gateway, route=model, outcome="timeout")
     began = time.monotonic()
     status = call(harness.channel, infer_message(model), timeout=LONG)
@@ -190,7 +190,7 @@ def sent_request(harness: Harness, frontend: str, model: str) -> Callable[[], ob
 def test_a_client_that_disconnects_cancels_the_grpc_call(
     harness: Harness, rpc: RpcBackend, model: str, frontend: str
 ) -> None:
-    rpc.answer = rpc.wait
+    rpc.respond = rpc.wait
     before = counted(harness.gateway, route=model, outcome="cancelled")
     leave = sent_request(harness, frontend, model)
     assert rpc.entered.wait(SECONDS)
@@ -211,10 +211,10 @@ def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
     harness.rest.requests.clear()
     before = counted(harness.gateway, route=model, outcome="cancelled")
     leave = sent_request(harness, frontend, model)
-    until(lambda: harness.rest.requests == ["asked"], "the request has arrived")
+    until(lambda: harness.rest.requests == ["received"], "the request has arrived")
     good(harness.gateway)
     leave()
-    until(lambda: harness.rest.requests == ["asked", "gone"], "the request is cancelled")
+    until(lambda: harness.rest.requests == ["received", "cancelled"], "the request is cancelled")
     until(lambda: at_rest(harness.gateway), "no request is in flight")
     assert counted(harness.gateway, route=model, outcome="cancelled") == before + 1
 
@@ -222,11 +222,11 @@ def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
 def test_a_hundred_requests_are_served_while_one_waits(harness: Harness, rpc: RpcBackend) -> None:
     """All requests use the same route. The slow request ends only after all others."""
     harness.rest.use(good_http)
-    quick = rpc.answer
-    rpc.answer = rpc.wait
+    quick = rpc.respond
+    rpc.respond = rpc.wait
     slow = harness.channel.unary_unary(INFER).future(infer_message("long"), timeout=LONG)
     assert rpc.entered.wait(SECONDS)
-    rpc.answer = quick
+    rpc.respond = quick
 
     def send_request(number: int) -> bool:
         model = ("long", "long-tr", "rest", "rest-tr")[number % 4]
@@ -285,7 +285,7 @@ def cancelled(triton: Triton) -> int:
     return int.from_bytes(response.raw_output_contents[names.index("CANCELLED")], "little")
 
 
-def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
+def occupy(triton: Triton, direct: grpc.Channel) -> grpc.Future:
     """Send a request to ``slow``, wait until Triton executes it, and return its call. A request of
     the test then waits behind it."""
 
@@ -299,18 +299,18 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
     while True:
         probe = direct.unary_unary(INFER).future(slow_message("slow", 0), timeout=LONG)
         # On a busy machine, Triton may take a moment to begin with the probe itself.
-        until(lambda: probe.done() or stays_queued(), "the request is queued or answered")  # noqa: B023
+        until(lambda: probe.done() or stays_queued(), "the probe is queued or has ended")  # noqa: B023
         if not probe.done():
             return probe
 
 
 def test_a_client_deadline_cancels_in_triton(before_triton: Infergate, triton: Triton) -> None:
-    before, gone = cancelled(triton), given_up(before_triton)
+    before, abandoned_before = cancelled(triton), abandoned(before_triton)
     with channel(before_triton.grpc) as rpc_channel:
         status = call(rpc_channel, slow_message("grpc.slow", LONG), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     until(lambda: cancelled(triton) == before + 1, "Triton reports the cancellation")
-    until(lambda: given_up(before_triton) == gone + 1, "counted")
+    until(lambda: abandoned(before_triton) == abandoned_before + 1, "the request is counted")
 
 
 def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Triton) -> None:
@@ -342,7 +342,7 @@ def test_a_client_disconnect_cancels_in_triton(
         else:
             client.send(http_request(model, tensor(name="SECONDS", datatype="FP32", data=[LONG])))
             leave = client.socket.close
-        probe = works(triton, direct)
+        probe = occupy(triton, direct)
         leave()
         probe.result(SECONDS)
         assert cancelled(triton) == before + 1

@@ -1,5 +1,5 @@
-"""Tests SIGTERM while streams are open, and a second SIGTERM. The process ends, so the checks of
-every fault run before that: connected clients are served, memory is limited, and no stream and no
+"""Tests SIGTERM while streams are open, and a second SIGTERM. The process ends, so the common
+checks run before the end: connected clients are served, memory is limited, and no stream and no
 descriptor remains after the last stream."""
 
 from __future__ import annotations
@@ -21,16 +21,7 @@ from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import GOOD, error_in, raw_listener
 from faults.load import STREAM, Connection, stream_values, streamed
 from faults.peer import Client
-from faults.watch import (
-    MIB,
-    alive,
-    descriptors,
-    done,
-    limited_growth,
-    logged_bugs,
-    sample,
-    until,
-)
+from faults.watch import MIB, alive, checks, descriptors, limited_growth, logged_bugs, sample, until
 from infergate.codecs.protos import SCHEMA
 from infergate.core.wire import HttpRequest, join_parts
 
@@ -53,7 +44,7 @@ class Harness:
     def terminate(self) -> None:
         os.kill(self.gateway.pid, signal.SIGTERM)
 
-    def ended(self) -> None:
+    def assert_stopped(self) -> None:
         until(lambda: not alive(self.gateway), "the process ends")
         assert "stopped" in self.gateway.log.read_text()
         assert logged_bugs(self.gateway) == ""
@@ -69,19 +60,19 @@ def started_harness(engine: str, delay: str, timeout: str) -> Iterator[Harness]:
 
 async def statuses(harness: Harness, channel: grpc.aio.Channel) -> list[int]:
     """Return the readiness in each protocol."""
-    found = []
+    results = []
     for address, path in (
         (harness.gateway.http, "/v2/health/ready"),
         (harness.gateway.http, "/api/health/ready"),
         (harness.gateway.admin, "/readyz"),
     ):
         connection = Connection(address)
-        answer = await connection.send_request(HttpRequest("GET", path))
-        found.append(answer.status)
+        response = await connection.send_request(HttpRequest("GET", path))
+        results.append(response.status)
         await connection.close()
-    found.append(Status.FromString(await channel.unary_unary(HEALTH)(b"")).status)
+    results.append(Status.FromString(await channel.unary_unary(HEALTH)(b"")).status)
     ready = await channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"")
-    return [*found, int(ready == b"\x08\x01")]
+    return [*results, int(ready == b"\x08\x01")]
 
 
 def logged(gateway: Infergate, text: str) -> bool:
@@ -101,23 +92,23 @@ async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
         started_harness(engine, "300ms", "20s") as harness,
         Client(harness.frames) as raw,
         Client(harness.gateway.admin) as scraping,
-        done.watching(),
+        checks.watching(),
     ):
         assert scraped(scraping, "infergate_open_streams") == 0
         held = descriptors(harness.gateway.pid)
         with limited_growth(harness.gateway.pid, 64 * MIB):
             async with asyncio.timeout(60):
-                await drained(harness, raw, scraping)
+                await check_drain(harness, raw, scraping)
             until(lambda: scraped(scraping, "infergate_open_streams") == 0, "all streams ended")
             assert scraped(scraping, "infergate_draining") == 1
             until(lambda: descriptors(harness.gateway.pid) <= held, "their descriptors are closed")
         raw.send(GOOD[6:])
         assert error_in(raw) == ""
-        assert raw.rest() == b""
-        harness.ended()
+        assert raw.read_to_end() == b""
+        harness.assert_stopped()
 
 
-async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
+async def check_drain(harness: Harness, raw: Client, scraping: Client) -> None:
     """Check that all HTTP and gRPC requests are completed. The request on ``raw`` has not
     arrived."""
     async with grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
@@ -138,16 +129,22 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
         )
         raw.send(GOOD[:6])
         harness.terminate()
-        await asyncio.to_thread(until, lambda: logged(harness.gateway, "draining"), "it begins")
-        refused = await statuses(harness, channel)
-        assert refused == [400, 400, 503, 2, 0], "not ready, but served while the drain waits"
-        # The idle connection is closed after that, and new connections are refused.
+        await asyncio.to_thread(
+            until, lambda: logged(harness.gateway, "draining"), "the drain begins"
+        )
+        readiness = await statuses(harness, channel)
+        assert readiness == [400, 400, 503, 2, 0], (
+            "the gateway is ready, or does not serve requests"
+        )
+        # The idle connection is closed after the delay, and new connections are refused.
         assert await idle.is_closed()
         await idle.close()
         with pytest.raises(ConnectionRefusedError):
             await Connection(harness.gateway.http).send_request(live)
-        every = await asyncio.gather(*(stream_values(call) for call in calls))
-        assert [sorted(each) for each in every] == [sorted([*range(40), 0, 1])[1:] for _ in calls]
+        received = await asyncio.gather(*(stream_values(call) for call in calls))
+        assert [sorted(each) for each in received] == [
+            sorted([*range(40), 0, 1])[1:] for _ in calls
+        ]
         for call in calls:
             assert await call.code() is grpc.StatusCode.OK
         sent_over_http = bytes(join_parts((await events).body)).count(b"data: ")
@@ -164,7 +161,9 @@ async def test_a_second_signal_exits_immediately(engine: str) -> None:
             await call.write(streamed("repeat", 1, 0))
             assert await stream_values(call, 1) == [0]
             harness.terminate()
-            await asyncio.to_thread(until, lambda: logged(harness.gateway, "draining"), "it begins")
+            await asyncio.to_thread(
+                until, lambda: logged(harness.gateway, "draining"), "the drain begins"
+            )
             assert alive(harness.gateway)
             began = time.monotonic()
             harness.terminate()
@@ -173,5 +172,5 @@ async def test_a_second_signal_exits_immediately(engine: str) -> None:
             # grpcio may reset the calls before it closes the connection.
             reset = {grpc.StatusCode.CANCELLED} if engine == "compat" else set()
             assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, *reset}
-        harness.ended()
+        harness.assert_stopped()
         assert time.monotonic() - began < 10

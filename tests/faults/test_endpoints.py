@@ -17,138 +17,134 @@ from infergate.core.errors import GatewayError, Kind
 from waiting import until
 
 LOCAL = "127.0.0.1"
-FIVE = 5
-"""Requests that a stopping endpoint may still decline before it is ejected."""
-WAYS = [("http", "own"), ("http", "compat"), ("grpc", "own"), ("grpc", "compat")]
-ways = pytest.mark.parametrize(("carrier", "engine"), WAYS)
+FAILURES_BEFORE_EJECTION = 5
+"""Failed requests after which an endpoint is ejected, by default."""
+TRANSPORTS_AND_ENGINES = [("http", "own"), ("http", "compat"), ("grpc", "own"), ("grpc", "compat")]
+transports_and_engines = pytest.mark.parametrize(("transport", "engine"), TRANSPORTS_AND_ENGINES)
 
 
-@ways
-async def test_one_of_three_is_killed_and_restarted(carrier: str, engine: str) -> None:
-    async with replicas(LOCAL, LOCAL, LOCAL) as three:
-        urls = [each.url(carrier) for each in three]
-        async with gateway(carrier, engine, urls, balance={"slow_start": "0s"}) as load:
-            before = await load.figure("infergate_endpoint_addresses", 0)
+@transports_and_engines
+async def test_one_of_three_is_killed_and_restarted(transport: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL, LOCAL) as servers:
+        urls = [each.url(transport) for each in servers]
+        async with gateway(transport, engine, urls, balance={"slow_start": "0s"}) as load:
+            before = await load.metric("infergate_endpoint_addresses", 0)
             assert before == 1
             async with load.callers(6):
-                await load.more(60)
-                assert all(each.ok > 5 for each in load.figures())
-                await three[0].kill()
-                await until(lambda: load.figures()[0].down == 1, "the endpoint is down")
+                await load.wait_for_responses(60)
+                assert all(each.ok > 5 for each in load.stats())
+                await servers[0].kill()
+                await until(lambda: load.stats()[0].down == 1, "the endpoint is down")
                 broken = sum(load.failed.values())
-                assert broken <= 6 + FIVE, "requests in progress, one for each client"
+                assert broken <= 6 + FAILURES_BEFORE_EJECTION
                 assert set(load.failed) <= {"BACKEND_GARBAGE", "CANCELLED", "NO_BACKEND"}
-                await load.more(60)
-                requests = load.figures()[0]
-                assert (requests.down, requests.available) == (1, 0)
-                await load.more(60)
-                assert load.figures()[0].failed == requests.failed, (
-                    "no request is sent to the endpoint"
-                )
-                assert await load.figure("infergate_endpoint_addresses", 0, state="down") == 1
-                await three[0].start()
-                await until(lambda: load.figures()[0].available == 1, "the endpoint is up again")
+                await load.wait_for_responses(60)
+                stats = load.stats()[0]
+                assert (stats.down, stats.available) == (1, 0)
+                await load.wait_for_responses(60)
+                assert load.stats()[0].failed == stats.failed, "a request was sent"
+                assert await load.metric("infergate_endpoint_addresses", 0, state="down") == 1
+                await servers[0].start()
+                await until(lambda: load.stats()[0].available == 1, "the endpoint is up again")
                 await until(
-                    lambda: load.figures()[0].ok > requests.ok + 10, "it receives requests again"
+                    lambda: load.stats()[0].ok > stats.ok + 10, "it receives requests again"
                 )
-                await load.more(60)
+                await load.wait_for_responses(60)
             assert sum(load.failed.values()) == broken
-            assert await load.figure("infergate_endpoint_checks_total", 0) > 3
+            assert await load.metric("infergate_endpoint_checks_total", 0) > 3
             await until(
-                lambda: not any(each.active for each in load.figures()), "all requests have ended"
+                lambda: not any(each.active for each in load.stats()), "all requests have ended"
             )
 
 
-@pytest.mark.parametrize(("carrier", "engine"), [("http", "own"), ("grpc", "own")])
-async def test_failures_eject_endpoints_without_health_checks(carrier: str, engine: str) -> None:
-    async with replicas(LOCAL, LOCAL) as two:
-        urls = [each.url(carrier) for each in two]
-        never = {"checks": "never"}
-        out = {"base_ejection_time": "200ms"}
+@pytest.mark.parametrize(("transport", "engine"), [("http", "own"), ("grpc", "own")])
+async def test_failures_eject_endpoints_without_health_checks(transport: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL) as servers:
+        urls = [each.url(transport) for each in servers]
+        no_checks = {"checks": "never"}
+        outliers = {"base_ejection_time": "200ms"}
         balance = {"slow_start": "0s"}
         async with gateway(
-            carrier, engine, urls, health=never, outliers=out, balance=balance
+            transport, engine, urls, health=no_checks, outliers=outliers, balance=balance
         ) as load:
-            await two[1].kill()
+            await servers[1].kill()
             async with load.callers(3):
-                await until(lambda: load.figures()[1].ejected == 1, "the endpoint is ejected")
-                await until(lambda: load.figures()[1].ejections >= 2, "it is ejected a second time")
-                await two[1].start()
-                await until(lambda: load.figures()[1].ok > 10, "it receives requests again")
-            assert not load.failed, "nothing was sent, so another endpoint was tried"
-            assert await load.figure("infergate_endpoint_ejections_total", 1) >= 2
-            assert await load.figure("infergate_endpoint_checks_total", 1) == 0
+                await until(lambda: load.stats()[1].ejected == 1, "the endpoint is ejected")
+                await until(lambda: load.stats()[1].ejections >= 2, "it is ejected a second time")
+                await servers[1].start()
+                await until(lambda: load.stats()[1].ok > 10, "it receives requests again")
+            assert not load.failed, "a request failed that had not been sent"
+            assert await load.metric("infergate_endpoint_ejections_total", 1) >= 2
+            assert await load.metric("infergate_endpoint_checks_total", 1) == 0
 
 
-@pytest.mark.parametrize(("carrier", "engine"), [("http", "own"), ("grpc", "own")])
+@pytest.mark.parametrize(("transport", "engine"), [("http", "own"), ("grpc", "own")])
 async def test_a_flapping_endpoint_breaks_only_requests_in_flight(
-    carrier: str, engine: str
+    transport: str, engine: str
 ) -> None:
-    async with replicas(LOCAL, LOCAL, LOCAL) as three:
-        urls = [each.url(carrier) for each in three]
-        # A server that stops slowly rejects enough requests to be ejected: by default for 30 s and
-        # then 60 s, which a successful health check does not shorten.
-        out = {"base_ejection_time": "200ms"}
-        async with gateway(carrier, engine, urls, outliers=out) as load:
+    async with replicas(LOCAL, LOCAL, LOCAL) as servers:
+        urls = [each.url(transport) for each in servers]
+        # A slow shutdown rejects enough requests to eject the endpoint, by default for 30 s and
+        # then 60 s. A successful health check does not end the ejection early.
+        outliers = {"base_ejection_time": "200ms"}
+        async with gateway(transport, engine, urls, outliers=outliers) as load:
             async with load.callers(4):
                 for _ in range(4):
-                    await load.more(20)
-                    await three[1].kill()
-                    await load.more(20)
-                    await three[1].start()
-                await until(
-                    lambda: load.figures()[1].available == 1, "the endpoint is up at the end"
-                )
-                await load.more(20)
+                    await load.wait_for_responses(20)
+                    await servers[1].kill()
+                    await load.wait_for_responses(20)
+                    await servers[1].start()
+                await until(lambda: load.stats()[1].available == 1, "the endpoint is up at the end")
+                await load.wait_for_responses(20)
             failed = sum(load.failed.values())
-            assert failed <= 4 * (4 + FIVE)
-            response = await load.figure("infergate_endpoint_requests_total", 1, outcome="failed")
-            assert response >= failed
+            assert failed <= 4 * (4 + FAILURES_BEFORE_EJECTION)
+            counted = await load.metric("infergate_endpoint_requests_total", 1, outcome="failed")
+            assert counted >= failed
             for position in (0, 2):
-                assert await load.figure("infergate_endpoint_ejections_total", position) == 0
+                assert await load.metric("infergate_endpoint_ejections_total", position) == 0
         await until(
-            lambda: all(each.connections() == 0 for each in three), "no connection stays open"
+            lambda: all(each.connections() == 0 for each in servers), "no connection stays open"
         )
 
 
-@ways
-async def test_the_slow_endpoint_of_three_gets_fewer_requests(carrier: str, engine: str) -> None:
-    async with replicas(LOCAL, LOCAL, LOCAL) as three:
-        three[2].backend.seconds = 0.5
-        urls = [each.url(carrier) for each in three]
-        async with gateway(carrier, engine, urls) as load:
+@transports_and_engines
+async def test_the_slow_endpoint_of_three_gets_fewer_requests(transport: str, engine: str) -> None:
+    async with replicas(LOCAL, LOCAL, LOCAL) as servers:
+        servers[2].backend.seconds = 0.5
+        urls = [each.url(transport) for each in servers]
+        async with gateway(transport, engine, urls) as load:
             async with load.callers(8):
-                await load.more(150)
+                await load.wait_for_responses(150)
                 async with asyncio.timeout(SECONDS):
-                    while await load.figure("infergate_endpoint_active_requests", 2) < 1:
-                        await load.more(1)
-            fast, other, slow = (each.ok for each in load.figures())
-            assert slow < 0.2 * (fast + other)
+                    while await load.metric("infergate_endpoint_active_requests", 2) < 1:
+                        await load.wait_for_responses(1)
+            first, second, slow = (each.ok for each in load.stats())
+            assert slow < 0.2 * (first + second)
             assert not load.failed
 
 
-async def becomes(ready: Callable[[], Awaitable[bool]], expected: bool) -> None:
-    """Wait until the cached readiness has expired."""
+async def wait_for_readiness(ready: Callable[[], Awaitable[bool]], expected: bool) -> None:
+    """Wait until ``ready`` returns ``expected``, which is cached briefly."""
     async with asyncio.timeout(SECONDS):
         while await ready() is not expected:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
-@ways
+@transports_and_engines
 async def test_all_endpoints_down_is_reported_and_cleared_immediately(
-    carrier: str, engine: str
+    transport: str, engine: str
 ) -> None:
-    async with replicas(LOCAL, LOCAL) as two:
-        urls = [each.url(carrier) for each in two]
-        async with gateway(carrier, engine, urls) as load:
+    async with replicas(LOCAL, LOCAL) as servers:
+        urls = [each.url(transport) for each in servers]
+        async with gateway(transport, engine, urls) as load:
             ready = load.gateway.gateway.readiness.is_ready
             assert await ready()
-            for each in two:
+            for each in servers:
                 await each.kill()
-            await until(lambda: all(each.down for each in load.figures()), "all endpoints are down")
+            await until(lambda: all(each.down for each in load.stats()), "all endpoints are down")
             for position in (0, 1):
-                response = await load.figure("infergate_endpoint_addresses", position, state="down")
-                assert response == 1
+                down = await load.metric("infergate_endpoint_addresses", position, state="down")
+                assert down == 1
             held = descriptors(os.getpid())
             for _ in range(10):
                 began = time.monotonic()
@@ -158,19 +154,21 @@ async def test_all_endpoints_down_is_reported_and_cleared_immediately(
                 assert caught.value.public == "backend 'b': the backend could not be reached"
                 assert time.monotonic() - began < SECONDS / 2
             assert descriptors(os.getpid()) <= held + 2
-            await becomes(ready, False)
-            await two[1].start()
-            await until(lambda: load.figures()[1].available == 1, "one endpoint is up")
+            await wait_for_readiness(ready, False)
+            await servers[1].start()
+            await until(lambda: load.stats()[1].available == 1, "one endpoint is up")
             await load.send_request()
-            await becomes(ready, True)  # one endpoint is enough for a backend
+            await wait_for_readiness(ready, True)  # one endpoint is enough for a backend
 
 
 async def test_a_single_endpoint_is_not_checked() -> None:
-    async with replicas(LOCAL) as one, gateway("http", "own", [one[0].url("http")]) as load:
+    async with replicas(LOCAL) as servers, gateway("http", "own", [servers[0].url("http")]) as load:
         remote = load.gateway.gateway.backends[0]
         assert isinstance(remote, SupportsHealthWatch)
-        assert remote.is_ready is None, "the only endpoint is not checked until a client asks"
-        assert await load.figure("infergate_endpoint_checks_total", 0) == 0
+        assert remote.is_ready is None, (
+            "the only endpoint was checked before the first readiness request"
+        )
+        assert await load.metric("infergate_endpoint_checks_total", 0) == 0
         assert await load.gateway.gateway.readiness.is_ready()
         assert not [t for t in asyncio.all_tasks() if "watching" in repr(t.get_coro())]
 
@@ -180,17 +178,17 @@ async def test_a_single_endpoint_is_not_checked() -> None:
 PODS = "pods.test"
 
 
-@ways
+@transports_and_engines
 async def test_pods_are_added_and_removed(
-    carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     names = Names(monkeypatch, **{PODS: list(hosts[:2])})
     async with replicas(*hosts, same_ports=True) as pods:
-        port = getattr(pods[0], carrier)
-        url = f"{carrier}://{PODS}:{port}"
+        port = getattr(pods[0], transport)
+        url = f"{transport}://{PODS}:{port}"
         async with gateway(
-            carrier, engine, [url], dns_refresh="20ms", balance={"slow_start": "0s"}
+            transport, engine, [url], dns_refresh="20ms", balance={"slow_start": "0s"}
         ) as load:
             first, second, third = (each.backend for each in pods)
             async with load.callers(4):
@@ -198,41 +196,41 @@ async def test_pods_are_added_and_removed(
                     lambda: min(first.inferences, second.inferences) > 10, "both receive requests"
                 )
                 assert third.inferences == 0
-                assert load.figures()[0].available == 2
+                assert load.stats()[0].available == 2
                 names.addresses[PODS] = list(hosts[1:])
                 await until(lambda: third.inferences > 10, "the new endpoint receives requests")
                 await until(
                     lambda: pods[0].connections() == 0, "no client is connected to the old endpoint"
                 )
-                gone = first.inferences
-                await load.more(50)
-                assert first.inferences == gone
+                inferences_before = first.inferences
+                await load.wait_for_responses(50)
+                assert first.inferences == inferences_before
                 names.addresses[PODS] = []
                 await until(
-                    lambda: load.figures()[0].lookups_failed > 2, "the name no longer resolves"
+                    lambda: load.stats()[0].lookups_failed > 2, "the name no longer resolves"
                 )
-                await load.more(50)
-                assert load.figures()[0].available == 2, "the known addresses are kept"
-            assert await load.figure("infergate_endpoint_lookup_failures_total", 0) > 2
+                await load.wait_for_responses(50)
+                assert load.stats()[0].available == 2, "known addresses were removed"
+            assert await load.metric("infergate_endpoint_lookup_failures_total", 0) > 2
             assert not load.failed
-            assert load.figures()[0].endpoint == url
-            assert load.figures()[0].ok == load.ok, "the counters of removed pods are kept"
+            assert load.stats()[0].endpoint == url
+            assert load.stats()[0].ok == load.ok, "counters of removed pods are missing"
 
 
-@ways
+@transports_and_engines
 async def test_a_removed_pod_completes_its_requests(
-    carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = ("127.0.0.1", "127.0.0.2")
     names = Names(monkeypatch, **{PODS: [hosts[0]]})
     async with replicas(*hosts, same_ports=True) as pods:
-        url = f"{carrier}://{PODS}:{getattr(pods[0], carrier)}"
-        async with gateway(carrier, engine, [url], dns_refresh="20ms") as load:
+        url = f"{transport}://{PODS}:{getattr(pods[0], transport)}"
+        async with gateway(transport, engine, [url], dns_refresh="20ms") as load:
             await load.send_request()
-            await until(lambda: load.figures()[0].available == 1, "the name resolves")
+            await until(lambda: load.stats()[0].available == 1, "the name resolves")
             pods[0].backend.seconds = 0.5
             slow = asyncio.ensure_future(load.send_request())
-            await until(lambda: load.figures()[0].active == 1, "the request is in progress")
+            await until(lambda: load.stats()[0].active == 1, "the request is in progress")
             names.addresses[PODS] = [hosts[1]]
             before = names.requests  # a lookup in progress may miss the change
             await until(lambda: names.requests >= before + 2, "the name was looked up")
@@ -240,5 +238,7 @@ async def test_a_removed_pod_completes_its_requests(
             assert pods[1].connections() >= 1
             assert not slow.done()
             await slow
-            await until(lambda: pods[0].connections() == 0, "its connections are then closed")
-            assert await load.figure("infergate_endpoint_requests_total", 0, outcome="ok") == 3
+            await until(
+                lambda: pods[0].connections() == 0, "the connections to the removed pod are closed"
+            )
+            assert await load.metric("infergate_endpoint_requests_total", 0, outcome="ok") == 3

@@ -14,10 +14,10 @@ import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults import frames
+from faults.low_limits import GOOD, PATH, body, head, message
 from faults.payloads import document, tensor
 from faults.peer import Answer, Backend, Client, get, post, scripted, silent
 from faults.rpc import Status, call, channel
-from faults.tight import GOOD, PATH, body, head, message
 from faults.watch import assert_healthy, metric, refused_by, unharmed, until
 
 REQUESTS = 3

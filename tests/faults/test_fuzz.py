@@ -48,7 +48,7 @@ class Harness:
 def harness() -> Iterator[Harness]:
     with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, MESSAGES[0]).code is grpc.StatusCode.OK
-        with unharmed(gateway, lambda: http_answer(gateway, *GOOD[0]) == 200):
+        with unharmed(gateway, lambda: http_status(gateway, *GOOD[0]) == 200):
             yield Harness(gateway, rpc_channel)
         assert_healthy(gateway)
         assert call(rpc_channel, MESSAGES[0]).code is grpc.StatusCode.OK
@@ -137,7 +137,7 @@ _PIECES = [
 
 
 @st.composite
-def spoilt(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
+def corrupted(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
     """Return one of ``wholes`` with a few pieces deleted, repeated or replaced."""
     whole = draw(st.sampled_from(wholes))
     for _ in range(draw(st.integers(1, 4))):
@@ -150,11 +150,11 @@ def spoilt(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
     return whole
 
 
-def http_answer(gateway: Infergate, path: str, body: bytes, headers: dict[str, str]) -> int:
+def http_status(gateway: Infergate, path: str, body: bytes, headers: dict[str, str]) -> int:
     return post(gateway.http, path, body, headers).status
 
 
-def fine(status: int) -> bool:
+def is_expected(status: int) -> bool:
     """Return whether the request was served or is a client error. 501 means a valid request for an
     unsupported feature."""
     return status == 200 or 400 <= status < 500 or status == 501
@@ -164,10 +164,10 @@ def fine(status: int) -> bool:
 @given(st.data())
 def test_http_bodies(harness: Harness, data: st.DataObject) -> None:
     path, body, headers = data.draw(st.sampled_from(GOOD))
-    changed = data.draw(spoilt([body]))
+    changed = data.draw(corrupted([body]))
     if "Inference-Header-Content-Length" in headers and data.draw(st.booleans()):
         headers = {"Inference-Header-Content-Length": str(data.draw(st.integers(0, 300)))}
-    assert fine(http_answer(harness.gateway, path, changed, headers))
+    assert is_expected(http_status(harness.gateway, path, changed, headers))
 
 
 @FUZZ
@@ -184,10 +184,10 @@ def test_http_bodies(harness: Harness, data: st.DataObject) -> None:
 @example({"inputs": [{"name": "INPUT0", "datatype": "INT8", "shape": [], "data": 1}]})
 def test_http_documents(harness: Harness, document: object) -> None:
     body = json.dumps(document).encode()
-    assert fine(http_answer(harness.gateway, _PATH, body, {}))
+    assert is_expected(http_status(harness.gateway, _PATH, body, {}))
 
 
-_FRAMINGS = [
+_REQUESTS = [
     _post(
         path, body, "Connection: close", *(f"{name}: {result}" for name, result in headers.items())
     )
@@ -196,7 +196,7 @@ _FRAMINGS = [
 
 
 @FUZZ
-@given(wire=spoilt(_FRAMINGS))
+@given(wire=corrupted(_REQUESTS))
 def test_http_bytes(harness: Harness, wire: bytes) -> None:
     """The input is a complete request including its head. An incomplete request is abandoned after
     a while.
@@ -205,16 +205,16 @@ def test_http_bytes(harness: Harness, wire: bytes) -> None:
         client.send(wire)
         client.socket.settimeout(0.1)
         try:
-            reported = client.rest()
+            data = client.read_to_end()
         except TimeoutError:
             return
-    assert reported.startswith(b"HTTP/1.1 "), reported
-    for status in re.findall(rb"^HTTP/1\.1 ([0-9]+) ", reported, re.MULTILINE):
-        assert fine(int(status)), reported
+    assert data.startswith(b"HTTP/1.1 "), data
+    for status in re.findall(rb"^HTTP/1\.1 ([0-9]+) ", data, re.MULTILINE):
+        assert is_expected(int(status)), data
 
 
 @FUZZ
-@given(message=spoilt(MESSAGES), method=st.sampled_from(_METHODS))
+@given(message=corrupted(MESSAGES), method=st.sampled_from(_METHODS))
 def test_grpc_messages(harness: Harness, message: bytes, method: str) -> None:
     status = call(harness.channel, message, f"/inference.GRPCInferenceService/{method}")
     assert status.code in {

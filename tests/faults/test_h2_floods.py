@@ -13,19 +13,19 @@ import pytest
 
 from e2e.running import ENGINE
 from faults import h2
+from faults.low_limits import LimitedGateway, good_call
 from faults.peer import Client
 from faults.rpc import INFER
-from faults.tight import Tight, good_call
 from faults.watch import releases_connections, rises, unharmed
 
 REFUSED = "infergate_refused_connections_total"
 
 
 @pytest.fixture
-def gateway(tight: Tight) -> Iterator[Tight]:
+def gateway(limited_gateway: LimitedGateway) -> Iterator[LimitedGateway]:
     """Run the gateway while other clients send requests over gRPC."""
-    with unharmed(tight, lambda: good_call(tight)):
-        yield tight
+    with unharmed(limited_gateway, lambda: good_call(limited_gateway)):
+        yield limited_gateway
 
 
 _STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
@@ -53,7 +53,7 @@ _SHORT = {"WINDOW_UPDATE", "streams without end"}
 
 
 @pytest.mark.parametrize("flood", _FLOODS)
-def test_floods_delay_no_other_client(gateway: Tight, flood: str) -> None:
+def test_floods_delay_no_other_client(gateway: LimitedGateway, flood: str) -> None:
     """A connection that exceeds the budget is closed and counted."""
     is_counted = ENGINE == "own" and flood not in _SHORT
     cut_off = (
@@ -66,4 +66,4 @@ def test_floods_delay_no_other_client(gateway: Tight, flood: str) -> None:
         with suppress(ConnectionResetError, BrokenPipeError):  # the client has sent enough
             client.send(_FLOODS[flood])
         if is_counted:
-            client.rest()  # closing earlier resets the connection, and unread frames are dropped
+            client.read_to_end()  # closing earlier would drop unread frames

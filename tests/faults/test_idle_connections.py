@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager, ExitStack
 
 from e2e.running import ENGINE
 from faults import frames, h2
+from faults.low_limits import GOOD, LimitedGateway, head
 from faults.peer import Client
-from faults.tight import GOOD, Tight, head
 from faults.watch import releases_connections, rises
 
 IDLE = "infergate_idle_connections_closed_total"
 
 
-def test_idle_and_silent_connections_are_closed(gateway: Tight) -> None:
+def test_idle_and_silent_connections_are_closed(gateway: LimitedGateway) -> None:
     with (
         rises(gateway, IDLE, 2, listener="http"),
         rises(gateway, IDLE, 2, listener="graphpipe[0]"),
@@ -30,21 +30,21 @@ def test_idle_and_silent_connections_are_closed(gateway: Tight) -> None:
         assert frames.error_in(after_a_frame) == ""
         silent_clients = (silent, silent_on_a_raw_socket, silent_at_the_admin_listener)
         for client in (after_a_request, after_a_frame, *silent_clients):
-            assert client.rest() == b""
+            assert client.read_to_end() == b""
 
 
 # ---- gRPC, whose library does not report them
 
 
 def counted_close(
-    gateway: Tight, name: str, count: int = 1, **labels: str
+    gateway: LimitedGateway, name: str, count: int = 1, **labels: str
 ) -> AbstractContextManager[None]:
     if ENGINE == "own":
         return rises(gateway, name, count, **labels)
     return releases_connections(gateway, "grpc")
 
 
-def test_grpc_connections_without_a_preface_are_closed(gateway: Tight) -> None:
+def test_grpc_connections_without_a_preface_are_closed(gateway: LimitedGateway) -> None:
     """The gateway requires the preface, which is the start of HTTP/2."""
     refused = counted_close(gateway, "infergate_refused_requests_total", 3, limit="header_time")
     with refused, ExitStack() as stack:
@@ -52,11 +52,11 @@ def test_grpc_connections_without_a_preface_are_closed(gateway: Tight) -> None:
         for client, greeting in zip(clients, (b"", h2.PREFACE[:9], h2.PREFACE), strict=True):
             client.send(greeting)
         for client in clients:
-            client.rest()
+            client.read_to_end()
 
 
-def test_a_grpc_client_that_disappears_is_disconnected(gateway: Tight) -> None:
+def test_a_grpc_client_that_disappears_is_disconnected(gateway: LimitedGateway) -> None:
     """The client does not respond to a keepalive ping."""
     with counted_close(gateway, IDLE, listener="grpc"), Client(gateway.grpc) as client:
         client.send(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0))
-        client.rest()
+        client.read_to_end()

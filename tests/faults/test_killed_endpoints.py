@@ -20,10 +20,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
+from faults.low_limits import good
 from faults.payloads import document, tensor
 from faults.peer import Client
 from faults.rpc import call, channel
-from faults.tight import good
 from faults.watch import counted, logged_bugs, rises, unharmed, until
 from peers.support.process import Launch, free_ports, started
 from peers.support.triton import started_triton
@@ -31,7 +31,7 @@ from peers.support.triton import started_triton
 CONFIG = """
 backends:
   three:
-    protocol: v2-{carrier}
+    protocol: v2-{transport}
     profile: {profile}
     endpoints: [{endpoints}]
     health: {{interval: 200ms, timeout: 2s, rise: 1}}
@@ -56,7 +56,7 @@ KILLED = 3
 """The number of killed servers. All are killed, one at a time."""
 CLIENTS = 4
 """Clients of each kind."""
-OPENS = 40
+MAX_NEW_CONNECTIONS = 40
 """Connections to three servers, for sixteen clients."""
 _SIXTEEN: dict[str, Any] = {"shape": [1, 16], "data": list(range(16))}
 BODY = document(tensor(**_SIXTEEN), tensor(name="INPUT1", **_SIXTEEN))
@@ -97,9 +97,9 @@ class Load:
     """Clients that send requests until they are stopped. ``responses`` counts responses by route
     and outcome."""
 
-    def __init__(self, gateway: Infergate, made: grpc.Channel) -> None:
+    def __init__(self, gateway: Infergate, rpc_channel: grpc.Channel) -> None:
         self._gateway = gateway
-        self._channel = made
+        self._channel = rpc_channel
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._clients: list[Client] = []
@@ -157,15 +157,15 @@ class Load:
     def good(self) -> int:
         return min(self.responses["twice", "ok"], self.responses["once", "ok"])
 
-    def goes_on(self, more: int) -> None:
+    def wait_for_responses(self, more: int) -> None:
         """Wait for ``more`` further successful responses of each kind."""
-        wanted = self.good + more
-        until(lambda: bool(self.broken) or self.good >= wanted, "requests are served")
+        target = self.good + more
+        until(lambda: bool(self.broken) or self.good >= target, "requests are served")
         assert not self.broken
 
 
 @pytest.mark.peers  # this starts seven processes, or many more
-@pytest.mark.parametrize("carrier", ["rest", "grpc"])
+@pytest.mark.parametrize("transport", ["rest", "grpc"])
 @pytest.mark.parametrize(
     ("profile", "server"),
     [
@@ -174,32 +174,32 @@ class Load:
     ],
 )
 def test_servers_are_killed_in_sequence_under_load(
-    profile: str, server: Callable[[Sequence[int]], AbstractContextManager[Process]], carrier: str
+    profile: str, server: Callable[[Sequence[int]], AbstractContextManager[Process]], transport: str
 ) -> None:
     ports = [free_ports(3) for _ in range(KILLED)]
-    scheme, number = {"rest": ("http", 0), "grpc": ("grpc", 1)}[carrier]
+    scheme, number = {"rest": ("http", 0), "grpc": ("grpc", 1)}[transport]
     endpoints = ", ".join(f'"{scheme}://127.0.0.1:{each[number]}"' for each in ports)
-    config = CONFIG.format(carrier=carrier, profile=profile, endpoints=endpoints)
+    config = CONFIG.format(transport=transport, profile=profile, endpoints=endpoints)
     with ExitStack() as stack:
         servers = [stack.enter_context(server(each)) for each in ports]
         gateway = stack.enter_context(started_infergate(config))
-        created = stack.enter_context(channel(gateway.grpc))
+        rpc_channel = stack.enter_context(channel(gateway.grpc))
         retried = rises(gateway, "infergate_retries_total", backend="three")
         with (
-            unharmed(gateway, lambda: good(gateway), opens=OPENS),
+            unharmed(gateway, lambda: good(gateway), max_new_descriptors=MAX_NEW_CONNECTIONS),
             retried,
-            Load(gateway, created) as load,
+            Load(gateway, rpc_channel) as load,
         ):
-            load.goes_on(50)
+            load.wait_for_responses(50)
             for index in range(KILLED):
                 os.killpg(servers[index].pid, signal.SIGKILL)
-                load.goes_on(100)
+                load.wait_for_responses(100)
                 servers[index] = stack.enter_context(server(ports[index]))
                 seen = _requests(gateway, index)
                 until(
                     lambda s=seen, i=index: _requests(gateway, i) > s, "it receives requests again"
                 )  # type: ignore[misc]
-                load.goes_on(50)
+                load.wait_for_responses(50)
         assert not load.broken
         failed = {key: count for key, count in load.responses.items() if key[1] != "ok"}
         assert not [key for key in failed if key[0] == "twice"], failed

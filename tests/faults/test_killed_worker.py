@@ -31,7 +31,7 @@ from e2e.several import (
     workers,
 )
 from faults.peer import get
-from faults.watch import MIB, at_rest, descriptors, done, limited_growth, metric
+from faults.watch import MIB, at_rest, checks, descriptors, limited_growth, metric
 
 CRASHING = """
 import os, sys
@@ -55,9 +55,9 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Counters:
     """The counters of one client."""
 
-    answers: int = 0
+    responses: int = 0
     port: int = 0
-    """The responses over the client's HTTP connection."""
+    """The local port of the client's first HTTP connection."""
     lost: list[str] = field(default_factory=list)
     """The errors that ended the client's connections. gRPC may send one more request on a lost
     connection."""
@@ -77,13 +77,13 @@ class Load:
     async def begin(self) -> None:
         self._tasks = [asyncio.create_task(self._http(each)) for each in self.over_http]
         self._tasks += [asyncio.create_task(self._grpc(each)) for each in self.over_grpc]
-        await self.more(5)
+        await self.wait_for_responses(5)
 
-    async def more(self, count: int) -> None:
+    async def wait_for_responses(self, count: int) -> None:
         """Wait until each client has received ``count`` more responses."""
-        wanted = [(each, each.answers + count) for each in (*self.over_http, *self.over_grpc)]
+        targets = [(each, each.responses + count) for each in (*self.over_http, *self.over_grpc)]
         async with asyncio.timeout(100):
-            while any(each.answers < enough for each, enough in wanted):
+            while any(each.responses < target for each, target in targets):
                 for task in self._tasks:
                     if task.done():
                         task.result()
@@ -99,7 +99,7 @@ class Load:
         while not self._over.is_set():
             try:
                 assert await client.send_request() == 200
-                counters.answers += 1
+                counters.responses += 1
                 await asyncio.sleep(0.002)
             except (ConnectionError, asyncio.IncompleteReadError) as error:
                 counters.lost.append(repr(error))
@@ -114,7 +114,7 @@ class Load:
             while not self._over.is_set():
                 try:
                     await check(b"", wait_for_ready=True)
-                    counters.answers += 1
+                    counters.responses += 1
                     await asyncio.sleep(0.002)
                 except grpc.aio.AioRpcError as error:
                     if error.code() is not grpc.StatusCode.UNAVAILABLE:
@@ -125,43 +125,51 @@ class Load:
 async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
     """The memory and descriptors of the supervisor and of the replacing worker are checked."""
     with several() as running:
-        mine, theirs = descriptors(running.pid), max(map(descriptors, workers(running)))
-        with done.watching(), limited_growth(running.pid, 64 * MIB):
-            other = await one_is_killed(running)
-        until(lambda: descriptors(running.pid) <= mine, "descriptors of the supervisor are back")
+        supervisor_fds, worker_fds = (
+            descriptors(running.pid),
+            max(map(descriptors, workers(running))),
+        )
+        with checks.watching(), limited_growth(running.pid, 64 * MIB):
+            other = await kill_a_worker(running)
+        until(
+            lambda: descriptors(running.pid) <= supervisor_fds,
+            "descriptors of the supervisor are back",
+        )
         (new,) = {*workers(running)} - {other}
-        until(lambda: descriptors(new) <= theirs, "the new worker has no more than the old ones")
+        until(
+            lambda: descriptors(new) <= worker_fds, "the new worker has no more than the old ones"
+        )
         until(lambda: at_rest(running), "no request is in progress")
 
-        await crash_again_and_again(running, crashing)
-        await orphan(running)
+        await crash_repeatedly(running, crashing)
+        await kill_the_supervisor(running)
 
 
-async def one_is_killed(running: Infergate) -> int:
+async def kill_a_worker(running: Infergate) -> int:
     """Kill the worker with more connections under load, and wait for its replacement. Return the
     other worker."""
     load = Load(running)
     await load.begin()
     other, killed = sorted(workers(running), key=connections)
     counted = requests(running)
-    assert 0 < counted <= sum(each.answers for each in load.over_http) + CONNECTIONS
+    assert 0 < counted <= sum(each.responses for each in load.over_http) + CONNECTIONS
     cut = connections(killed)
     cut_over_http = connections(killed, [each.port for each in load.over_http])
     assert cut >= CONNECTIONS
     kill(killed)
-    await load.more(20)
-    tallies = (*load.over_http, *load.over_grpc)
-    losers = [each for each in tallies if each.lost]
+    await load.wait_for_responses(20)
+    counters = (*load.over_http, *load.over_grpc)
+    disconnected = [each for each in counters if each.lost]
     # gRPC reconnects unnoticed if no call is in progress.
-    assert len(losers) <= cut, tallies
-    assert [len(each.lost) for each in load.over_http if each.lost] == [1] * cut_over_http, tallies
+    assert len(disconnected) <= cut, counters
+    assert [len(each.lost) for each in load.over_http if each.lost] == [1] * cut_over_http, counters
     await asyncio.to_thread(until, lambda: is_ready(running), "another worker serves")
     assert other in workers(running)
     assert metric(running, "infergate_workers") == 2
     assert metric(running, "infergate_worker_restarts_total") == 1
     await load.end()
     assert requests(running) > counted  # the last metrics of the killed worker are kept
-    assert [each for each in tallies if each.lost] == losers
+    assert [each for each in counters if each.lost] == disconnected
     assert event_kinds(running) == ["worker_started", "worker_ended", "start"]
     return other
 
@@ -171,30 +179,30 @@ def event_kinds(running: Infergate) -> list[str]:
     return [event["kind"] for event in get(running.admin, "/console/history").json["events"]]
 
 
-async def crash_again_and_again(running: Infergate, crashing: Path) -> None:
+async def crash_repeatedly(running: Infergate, crashing: Path) -> None:
     crashing.touch()  # noqa: ASYNC240 - no task waits
     killed, other = workers(running)
     kill(killed)
 
-    def is_tried_again() -> bool:
+    def is_restarted_again() -> bool:
         return running.log.read_text().count("exit code 7; restarting it in ") >= 2
 
-    await asyncio.to_thread(until, is_tried_again, "it is tried again")
+    await asyncio.to_thread(until, is_restarted_again, "the worker is restarted again")
     client = await Client.connected(running.http)
     assert await client.send_request() == 200
     client.close()
     assert not is_ready(running)
     assert metric(running, "infergate_workers") == 1
     crashing.unlink()  # noqa: ASYNC240 - no task waits
-    await asyncio.to_thread(until, lambda: is_ready(running), "it has recovered")
+    await asyncio.to_thread(until, lambda: is_ready(running), "the worker has recovered")
     assert other in workers(running)
 
 
-async def orphan(running: Infergate) -> None:
-    left = [running.pid, *workers(running)]
+async def kill_the_supervisor(running: Infergate) -> None:
+    pids = [running.pid, *workers(running)]
     kill(running.pid)
     await asyncio.to_thread(
-        until, lambda: not any(map(lives, left)), "workers end with their supervisor"
+        until, lambda: not any(map(lives, pids)), "workers end with their supervisor"
     )
     host, _, port = running.http.rpartition(":")
 
@@ -203,7 +211,7 @@ async def orphan(running: Infergate) -> None:
         with socket.socket() as other:
             return other.connect_ex((host, int(port))) == errno.ECONNREFUSED
 
-    await asyncio.to_thread(until, is_free, "nobody holds the port")
+    await asyncio.to_thread(until, is_free, "the port is free")
 
 
 def test_a_gateway_exits_if_its_first_workers_cannot_start(crashing: Path, tmp_path: Path) -> None:
@@ -211,10 +219,10 @@ def test_a_gateway_exits_if_its_first_workers_cannot_start(crashing: Path, tmp_p
     file = tmp_path / "routes.yaml"
     listeners = 'listeners: {http: {address: "127.0.0.1:0"}, grpc: null, admin: null}\n'
     file.write_text(listeners + DEMO)
-    done = subprocess.run(
+    gateway = subprocess.run(
         [sys.executable, "-m", "infergate", "--config", str(file), "--workers", "2"],
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
-    assert done.returncode == 7
-    assert re.search(r"worker \d ended: exit code 7", done.stderr)
-    assert "Traceback" not in done.stderr
+    assert gateway.returncode == 7
+    assert re.search(r"worker \d ended: exit code 7", gateway.stderr)
+    assert "Traceback" not in gateway.stderr

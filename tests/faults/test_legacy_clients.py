@@ -22,7 +22,7 @@ from faults.legacy import (
     OLD_INFER,
     SIMPLE,
     SUM,
-    Four,
+    ProtocolClients,
     code_name,
     grpc_rejection,
     http_rejection,
@@ -41,35 +41,35 @@ routes:
 limits: {body: 1MiB}
 """
 MIB = 1 << 20
-REFUSED: list[str] = []
+REJECTED_HEADERS: list[str] = []
 """Requests that are rejected as INVALID_ARG over HTTP."""
 STREAM = f"/{SERVICE}/StreamInfer"
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[Infergate, Four]]:
+def running() -> Iterator[tuple[Infergate, ProtocolClients]]:
     with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as rpc_channel:
-        four = Four(gateway.http, rpc_channel)
-        assert four.send_request("trtis-http", "simple").code == "SUCCESS"
-        assert four.send_request("trtis-grpc", "simple").code == "SUCCESS"
-        REFUSED.clear()
-        yield gateway, four
-        response = watch.counted(gateway, outcome="bad_request", protocol="trtis-http")
-        assert response >= len(REFUSED), "each request is counted"
+        clients = ProtocolClients(gateway.http, rpc_channel)
+        assert clients.send_request("trtis-http", "simple").code == "SUCCESS"
+        assert clients.send_request("trtis-grpc", "simple").code == "SUCCESS"
+        REJECTED_HEADERS.clear()
+        yield gateway, clients
+        rejected = watch.counted(gateway, outcome="bad_request", protocol="trtis-http")
+        assert rejected >= len(REJECTED_HEADERS), "a rejected request is not counted"
         watch.assert_healthy(gateway)
 
 
 @pytest.fixture
-def gateway(running: tuple[Infergate, Four]) -> Iterator[Infergate]:
+def gateway(running: tuple[Infergate, ProtocolClients]) -> Iterator[Infergate]:
     """Run the gateway. Other clients are served during the test. Afterwards the gateway must use no
     more resources than before."""
     gateway, _ = running
-    with watch.unharmed(gateway, lambda: good(gateway), opens=watch.HELPERS):
+    with watch.unharmed(gateway, lambda: good(gateway), max_new_descriptors=watch.HELPERS):
         yield gateway
 
 
 @pytest.fixture
-def rpc(running: tuple[Infergate, Four], gateway: Infergate) -> grpc.Channel:
+def rpc(running: tuple[Infergate, ProtocolClients], gateway: Infergate) -> grpc.Channel:
     return running[1].channel
 
 
@@ -79,40 +79,40 @@ def good(gateway: Infergate) -> None:
     assert result.body.startswith(SUM + DIFFERENCE + b'model_name: "simple"\n')
 
 
-def is_bare(answer: Answer, status: int = 400) -> None:
-    """Return whether this is a response to a request without a handler."""
+def assert_bare(answer: Answer, status: int = 400) -> None:
+    """Check that ``answer`` is the response to a request without a handler."""
     assert answer.status == status
     assert not set(answer.headers) & {"nv-status", "nv-inferresponse"}
     assert answer.body == b""
     assert answer.headers["content-type"] == "text/plain"
 
 
-def refused(
+def assert_rejected(
     gateway: Infergate, header: str, words: str, body: bytes = NUMBERS, **more: str
 ) -> None:
-    """Check for INVALID_ARG over HTTP, with an NV-InferResponse that has only the id, and no
-    body."""
+    """Check that the request is rejected over HTTP, without a body and with only the id in
+    NV-InferResponse."""
     answer = old_post(gateway.http, more.get("model", "simple"), header, body)
     response = http_rejection(answer)
     if response.code == "INVALID_ARG":
-        REFUSED.append(header)
-    assert (response.code, response.words) == (more.get("code", "INVALID_ARG"), words)
+        REJECTED_HEADERS.append(header)
+    assert (response.code, response.error) == (more.get("code", "INVALID_ARG"), words)
     assert re.fullmatch(r"(id: \d+)?", answer.headers["nv-inferresponse"])
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.body == b""
 
 
-BOTH = 'input { name: "INPUT0" } input { name: "INPUT1" }'
-ONE = 'output { name: "OUTPUT0" }'
+INPUTS = 'input { name: "INPUT0" } input { name: "INPUT1" }'
+OUTPUT = 'output { name: "OUTPUT0" }'
 
 # ---- NV-InferRequest that cannot be read -----------------------------------------------------
 
 UNREADABLE = {
     "an unknown field": f"what: 1 {SIMPLE}",
-    "a string without end": 'batch_size: 1 input { name: "INPUT0 }',
-    "a brace too few": "batch_size: 1 input {",
-    "a brace too many": f"{SIMPLE} }}",
-    "a number that is none": "batch_size: one",
+    "an unterminated string": 'batch_size: 1 input { name: "INPUT0 }',
+    "a missing brace": "batch_size: 1 input {",
+    "an extra brace": f"{SIMPLE} }}",
+    "a word for a number": "batch_size: one",
     "a number over 32 bits": "batch_size: 4294967296",
     "a number over 64 bits": f"{SIMPLE} id: 18446744073709551616",
     "a number of 4000 digits": f"batch_size: {'9' * 4000}",
@@ -120,14 +120,14 @@ UNREADABLE = {
     "a float": "batch_size: 1.5",
     "a field twice": "batch_size: 1 batch_size: 1",
     "a wrong escape": 'input { name: "\\q" }',
-    "no UTF-8": 'input { name: "\\377" }',
+    "a name that is not UTF-8": 'input { name: "\\377" }',
     "binary": "\x08\x01\x12\x08",
-    "words": "let me in",
+    "a sentence": "let me in",
     "JSON": '{"batch_size": 1}',
     "nested 2000 deep": "input {" * 2000,
-    "nested 2000 deep in what is unknown": "a {" * 2000 + "}" * 2000,
+    "an unknown field nested 2000 deep": "a {" * 2000 + "}" * 2000,
     "lists in lists": "input: [" + "[" * 3000,
-    "two kinds at once": 'input { name: "INPUT0" name: "INPUT1" }',
+    "a name twice": 'input { name: "INPUT0" name: "INPUT1" }',
 }
 
 
@@ -144,7 +144,7 @@ def test_an_unreadable_header_is_rejected(gateway: Infergate, case: str) -> None
         if case == "binary":  # HTTP does not allow such bytes
             assert answer.status == 400
         else:
-            is_bare(answer)
+            assert_bare(answer)
     if case != "binary":
         assert watch.counted(gateway, outcome="bad_request", protocol="trtis-http") == before + 2
 
@@ -167,7 +167,7 @@ def test_a_header_twice(gateway: Infergate) -> None:
     head = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: {len(NUMBERS)}\r\n"
     with Client(gateway.http) as client:
         client.send((head + f"NV-InferRequest: {SIMPLE}\r\n" * 2 + "\r\n").encode() + NUMBERS)
-        is_bare(client.answer())
+        assert_bare(client.answer())
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -208,7 +208,8 @@ def test_other_listeners_and_metadata_have_the_ordinary_header_limit(
 
 WRONG = {  # The requests that were recorded with a real server are in tests/unit/codecs/trtis.
     "a batch of 2^32": (
-        f"batch_size: 4294967295 {BOTH}", "inference request batch-size must be <= 8 for 'simple'",
+        f"batch_size: 4294967295 {INPUTS}",
+        "inference request batch-size must be <= 8 for 'simple'",
     ),
     "an unknown input": (
         'batch_size: 1 input { name: "INPUT0" } input { name: "X" }',
@@ -222,7 +223,7 @@ WRONG = {  # The requests that were recorded with a real server are in tests/uni
         'batch_size: 1 input { name: "INPUT0" } input { name: "\\303\\251\\n\\000" }',
         "unexpected inference input 'é\n\0' for model 'simple'",
     ),
-    "dimensions that multiply over": (
+    "dimensions whose product overflows": (
         ('batch_size: 1 input { name: "INPUT0" dims: [4611686018427387904, 4] } '
         'input { name: "INPUT1" }'),
         ("unexpected shape for input 'INPUT0' for model 'simple'. Expected [16], got "
@@ -244,13 +245,13 @@ WRONG = {  # The requests that were recorded with a real server are in tests/uni
 def test_a_header_with_impossible_values(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
     """The text is the same over HTTP and gRPC."""
     header, words = WRONG[case]
-    refused(gateway, header, words)
+    assert_rejected(gateway, header, words)
     result = grpc_rejection(call(rpc, old_message("simple", header=header), OLD_INFER))
-    assert (result.code, result.words) == ("INVALID_ARG", words)
+    assert (result.code, result.error) == ("INVALID_ARG", words)
 
 
 def test_the_id_is_returned_with_the_error(gateway: Infergate, rpc: grpc.Channel) -> None:
-    header = f"id: 18446744073709551615 batch_size: 9 {BOTH}"
+    header = f"id: 18446744073709551615 batch_size: 9 {INPUTS}"
     answer = old_post(gateway.http, "simple", header, NUMBERS)
     assert answer.headers["nv-inferresponse"] == "id: 18446744073709551615"
     status = call(rpc, old_message("simple", header=header), OLD_INFER)
@@ -262,10 +263,10 @@ def test_a_size_over_64_bits_is_rejected(gateway: Infergate, rpc: grpc.Channel) 
     header = 'batch_size: 1 input { name: "INPUT0" dims: 4611686018427387904 }'
     result = http_rejection(old_post(gateway.http, "identity", header, b""))
     assert result.code == "INVALID_ARG"
-    assert "INPUT0" in result.words
+    assert "INPUT0" in result.error
     result = grpc_rejection(call(rpc, old_message("identity", header=header, raw=[b""]), OLD_INFER))
     assert result.code == "INVALID_ARG"
-    assert "INPUT0" in result.words
+    assert "INPUT0" in result.error
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_a_size_over_64_bits_is_rejected(gateway: Infergate, rpc: grpc.Channel) 
     ids=["short", "half", "empty", "long"],
 )
 def test_a_body_of_a_wrong_size(gateway: Infergate, change: bytes, words: str) -> None:
-    refused(gateway, SIMPLE, words, change)
+    assert_rejected(gateway, SIMPLE, words, change)
 
 
 @pytest.mark.parametrize(
@@ -292,34 +293,34 @@ def test_inconsistent_string_lengths_are_rejected(gateway: Infergate, strings: b
     answer = old_post(gateway.http, "simple_string", f"batch_size: 1 {header}", strings * 2)
     response = http_rejection(answer)
     assert response.code == "INVALID_ARG"
-    assert "INPUT0" in response.words
+    assert "INPUT0" in response.error
 
 
 # ---- unusual requests that are served ------------------------------------------------------
 
-FINE = {
-    "nothing asked for": (f"batch_size: 1 {BOTH}", b""),
-    "one output": (f'batch_size: 1 {BOTH} output {{ name: "OUTPUT1" }}', DIFFERENCE),
-    "the other order": (
-        f'batch_size: 1 {BOTH} output {{ name: "OUTPUT1" }} output {{ name: "OUTPUT0" }}',
+VALID = {
+    "no requested outputs": (f"batch_size: 1 {INPUTS}", b""),
+    "one output": (f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT1" }}', DIFFERENCE),
+    "outputs in another order": (
+        f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT1" }} output {{ name: "OUTPUT0" }}',
         DIFFERENCE + SUM,
     ),
-    "an output twice": (f"batch_size: 1 {BOTH} {ONE} {ONE}", SUM + SUM),  # level 1.9
-    "classes of none": (
-        f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" cls {{}} }}', SUM,
+    "an output twice": (f"batch_size: 1 {INPUTS} {OUTPUT} {OUTPUT}", SUM + SUM),  # level 1.9
+    "zero classes": (
+        f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT0" cls {{}} }}', SUM,
     ),
-    "spelled otherwise": (
+    "another text format": (
         ("batch_size:1,input<name:'INPUT0'>;input:{name:\"INPUT\" '1' dims:[0x10]}"
         "output{name:'OUTPUT\\060'}#the end"),
         SUM,
     ),
-    "flags of no sequence": (f"flags: 4294967295 batch_size: 1 {BOTH} {ONE}", SUM),
+    "flags without a sequence": (f"flags: 4294967295 batch_size: 1 {INPUTS} {OUTPUT}", SUM),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FINE)
+@pytest.mark.parametrize("case", VALID)
 def test_unusual_valid_requests(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
-    header, values = FINE[case]
+    header, values = VALID[case]
     answer = http_rejection(old_post(gateway.http, "simple", header, NUMBERS))
     assert answer.code == "SUCCESS", answer
     assert answer.body.startswith(values + b'model_name: "simple"\n')
@@ -327,21 +328,23 @@ def test_unusual_valid_requests(gateway: Infergate, rpc: grpc.Channel, case: str
     assert (result.code, result.body) == ("SUCCESS", values)
 
 
-@pytest.mark.parametrize(("count", "given"), [("1", 1), ("16", 16), ("17", 16), ("4294967295", 16)])
-def test_class_counts(gateway: Infergate, count: str, given: int) -> None:
-    header = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
+@pytest.mark.parametrize(
+    ("count", "returned"), [("1", 1), ("16", 16), ("17", 16), ("4294967295", 16)]
+)
+def test_class_counts(gateway: Infergate, count: str, returned: int) -> None:
+    header = f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
     answer = old_post(gateway.http, "simple", header, NUMBERS)
     assert http_rejection(answer).code == "SUCCESS"
     headers = answer.headers["nv-inferresponse"]
-    assert headers.count("cls {") == given
+    assert headers.count("cls {") == returned
     assert "batch_classes { cls { idx: 15 value: 16 }" in headers
     assert answer.body.startswith(b"model_name")
 
 
 @pytest.mark.parametrize("count", ["-1", "4294967296"])
-def test_class_counts_of_zero_or_too_many(gateway: Infergate, count: str) -> None:
-    header = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
-    is_bare(old_post(gateway.http, "simple", header, NUMBERS))
+def test_class_counts_beyond_32_bits_are_rejected(gateway: Infergate, count: str) -> None:
+    header = f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
+    assert_bare(old_post(gateway.http, "simple", header, NUMBERS))
 
 
 @pytest.mark.parametrize(
@@ -360,7 +363,9 @@ def test_class_counts_of_zero_or_too_many(gateway: Infergate, count: str) -> Non
         ("?format=binary;", False),
     ],
 )
-def test_formats(gateway: Infergate, query: str, binary: bool) -> None:
+def test_the_format_parameter_selects_the_trailer(
+    gateway: Infergate, query: str, binary: bool
+) -> None:
     path = f"/api/infer/simple{query}"
     answer = post(gateway.http, path, NUMBERS, {"NV-InferRequest": SIMPLE})
     assert http_rejection(answer).code == "SUCCESS"
@@ -379,7 +384,7 @@ def test_formats(gateway: Infergate, query: str, binary: bool) -> None:
 @pytest.mark.parametrize("path", ["nosuch", "simple/2", "simple/0", f"simple/{2**70}"])
 def test_unknown_models_and_versions_over_http(gateway: Infergate, path: str) -> None:
     name = path.partition("/")[0]
-    refused(
+    assert_rejected(
         gateway, SIMPLE, f"Inference request for unknown model '{name}'",
         model=path, code="UNAVAILABLE",
     )  # fmt: skip
@@ -387,7 +392,7 @@ def test_unknown_models_and_versions_over_http(gateway: Infergate, path: str) ->
 
 def test_percent_encoded_names_are_not_decoded(gateway: Infergate) -> None:
     result = "the model name contains the percent-escape '%70'"
-    refused(gateway, SIMPLE, result, model="sim%70le", code="INVALID_ARG")
+    assert_rejected(gateway, SIMPLE, result, model="sim%70le", code="INVALID_ARG")
 
 
 @pytest.mark.parametrize("version", ["1", "001"])
@@ -435,7 +440,7 @@ def test_unknown_paths_and_methods(gateway: Infergate, line: str, status: int) -
         if line.startswith("HEAD"):
             assert client.until(b"\r\n\r\n").startswith(b"HTTP/1.1 405 ")
             return
-        is_bare(client.answer(), status)
+        assert_bare(client.answer(), status)
         client.send(b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert client.answer().status == 200  # the connection stays open
 
@@ -451,33 +456,35 @@ def test_the_status_of_an_unknown_model(gateway: Infergate, model: str) -> None:
     if " " not in model:  # such a line is not HTTP
         response = http_rejection(answer)
         assert response.code == "INVALID_ARG"
-        assert response.words.startswith(f"no status available for unknown model '{model[:1000]}")
+        assert response.error.startswith(f"no status available for unknown model '{model[:1000]}")
 
 
 # ---- HTTP ------------------------------------------------------------------------------------
 
-ASKS = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nNV-InferRequest: {SIMPLE}\r\n"
+REQUEST_HEAD = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nNV-InferRequest: {SIMPLE}\r\n"
 CHUNKS = b"40\r\n%b\r\n40\r\n%b\r\n0\r\n\r\n" % (NUMBERS[:64], NUMBERS[64:])
 
 
-def sent(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
+def exchange(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
     """Return the response, and the bytes that follow it when the client has closed its side."""
     with Client(gateway.http) as client:
         client.send(whole)
         answer = client.answer()
         client.socket.shutdown(1)
-        return answer, client.rest()
+        return answer, client.read_to_end()
 
 
 def test_a_chunked_body(gateway: Infergate) -> None:
     """The servers crash on such a request. For the gateway, it is an ordinary request."""
-    answer, _ = sent(gateway, f"{ASKS}Transfer-Encoding: chunked\r\n\r\n".encode() + CHUNKS)
+    answer, _ = exchange(
+        gateway, f"{REQUEST_HEAD}Transfer-Encoding: chunked\r\n\r\n".encode() + CHUNKS
+    )
     assert http_rejection(answer).body.startswith(SUM + DIFFERENCE)
 
 
 def test_a_client_that_waits_for_100_continue(gateway: Infergate) -> None:
     with Client(gateway.http) as client:
-        head = f"{ASKS}Content-Length: {len(NUMBERS)}\r\nExpect: 100-continue\r\n\r\n"
+        head = f"{REQUEST_HEAD}Content-Length: {len(NUMBERS)}\r\nExpect: 100-continue\r\n\r\n"
         client.send(head.encode())
         assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.send(NUMBERS)
@@ -487,36 +494,35 @@ def test_a_client_that_waits_for_100_continue(gateway: Infergate) -> None:
 @pytest.mark.parametrize("more", ["Connection: close\r\n", ""])
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_connections_close_when_requested(gateway: Infergate, version: str, more: str) -> None:
-    head = f"{ASKS}{more}Content-Length: {len(NUMBERS)}\r\n\r\n".replace("1.1", version)
+    head = f"{REQUEST_HEAD}{more}Content-Length: {len(NUMBERS)}\r\n\r\n".replace("1.1", version)
     with Client(gateway.http) as client:
         client.send(head.encode() + NUMBERS)
         assert http_rejection(client.answer()).code == "SUCCESS"
         if more or version == "1.0":
-            assert client.rest() == b""
+            assert client.read_to_end() == b""
         else:
             client.send(head.encode() + NUMBERS)
             assert http_rejection(client.answer()).code == "SUCCESS"
 
 
 def test_pipelined_requests_are_not_lost(gateway: Infergate) -> None:
-    """The expected responses are the servers' own."""
-    one = f"{ASKS}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
+    infer = f"{REQUEST_HEAD}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
     live = b"GET /api/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(gateway.http) as client:
-        client.send((live + one) * 10)
+        client.send((live + infer) * 10)
         assert [client.answer().status for _ in range(20)] == [200] * 20
 
 
 def test_a_body_over_the_limit(gateway: Infergate) -> None:
     with watch.limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
-        client.send(f"{ASKS}Content-Length: {MIB + 1}\r\n\r\n".encode())
+        client.send(f"{REQUEST_HEAD}Content-Length: {MIB + 1}\r\n\r\n".encode())
         response = http_rejection(client.answer())
     assert response.code == "INVALID_ARG"
-    assert str(MIB) in response.words
+    assert str(MIB) in response.error
 
 
-def test_clients_that_leave(gateway: Infergate) -> None:
-    whole = f"{ASKS}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
+def test_clients_that_reset_the_connection(gateway: Infergate) -> None:
+    whole = f"{REQUEST_HEAD}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
     for end in (10, 60, len(whole) - 1, len(whole)):
         with Client(gateway.http) as client:
             client.send(whole[:end])
@@ -545,10 +551,7 @@ def test_malformed_messages_of_clients(rpc: grpc.Channel, method: str, message: 
         # the text of this error is not tested
         assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL}
         return
-    assert (status.code, status.details) == (
-        grpc.StatusCode.INTERNAL,
-        "Unable to parse request",
-    )
+    assert (status.code, status.details) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
 
 
 @pytest.mark.parametrize("method", ["Profile", "infer", "Nosuch"])
@@ -559,7 +562,7 @@ def test_unknown_grpc_methods(rpc: grpc.Channel, method: str) -> None:
 def test_empty_raw_inputs(rpc: grpc.Channel) -> None:
     result = grpc_rejection(call(rpc, old_message("simple", raw=[b"", b""]), OLD_INFER))
     words = "unexpected size 0 for input 'INPUT0', expecting 64 for model 'simple'"
-    assert (result.code, result.words) == ("INVALID_ARG", words)
+    assert (result.code, result.error) == ("INVALID_ARG", words)
 
 
 def test_surplus_raw_inputs_are_ignored(rpc: grpc.Channel) -> None:
@@ -572,11 +575,11 @@ def test_surplus_raw_inputs_are_ignored(rpc: grpc.Channel) -> None:
 def test_unknown_versions(rpc: grpc.Channel, version: int) -> None:
     result = grpc_rejection(call(rpc, old_message("simple", version=version), OLD_INFER))
     words = "Inference request for unknown model 'simple'"
-    assert (result.code, result.words) == ("UNAVAILABLE", words)
+    assert (result.code, result.error) == ("UNAVAILABLE", words)
 
 
 def test_very_many_fields_are_rejected(rpc: grpc.Channel, gateway: Infergate) -> None:
-    """The gateway rejects them quickly and cheaply."""
+    """The gateway uses little memory and serves other clients."""
     for unit in (b"\x22\0", b"\x1a\x02\x1a\0", b"\x1a\x02\x22\0", b"\x78\0"):
         with watch.limited_growth(gateway.pid, 64 * MIB):
             status = call(rpc, unit * (900_000 // len(unit)), OLD_INFER)

@@ -29,23 +29,23 @@ from faults.legacy import (
     PROTOCOLS,
     SIMPLE,
     SUM,
-    Act,
-    Four,
-    OldRpc,
-    Reported,
-    answer,
-    good_answer,
+    Action,
+    OldRpcServer,
+    Outcome,
+    ProtocolClients,
     good_message,
     good_status,
     http_rejection,
-    inferred,
+    ok_header,
+    ok_response,
     old_http,
     old_post,
+    old_response,
     old_rpc,
+    output_header,
     request_status,
-    says,
     status,
-    values,
+    write,
 )
 from faults.payloads import document, tensor
 from faults.peer import Backend, Client, Connection, post, scripted
@@ -91,7 +91,7 @@ def code_of(protocol: str, kind: str) -> int | str:
     return {"v2-rest": rest, "v2-grpc": rpc}.get(protocol, old)
 
 
-def works(clients: Four, protocol: str, model: str) -> None:
+def check_inference(clients: ProtocolClients, protocol: str, model: str) -> None:
     result = clients.send_request(protocol, model)
     assert result.code == GOOD[protocol], result
 
@@ -99,14 +99,14 @@ def works(clients: Four, protocol: str, model: str) -> None:
 @dataclass(frozen=True)
 class Harness:
     gateway: Infergate
-    clients: Four
+    clients: ProtocolClients
     http: Backend
-    rpc: OldRpc
+    rpc: OldRpcServer
     pool: ThreadPoolExecutor
 
-    def fails(self, model: str, kind: str, *, asks: int = 1) -> None:
+    def fails(self, model: str, kind: str, *, requests: int = 1) -> None:
         """Check that ``model`` fails with this outcome in every protocol. For each protocol, the
-        server receives ``asks`` requests."""
+        server receives ``requests`` requests."""
         backend: Any = self.http if model.startswith("http.") else self.rpc
         name = "depot" if model.startswith("http.") else "shop"
         for _ in range(10):  # on a busy machine, any request may take longer than the timeout
@@ -118,13 +118,13 @@ class Harness:
                 break
         for protocol, result in zip(PROTOCOLS, results, strict=True):
             assert result.code == code_of(protocol, kind), result
-            assert RELAYED.search(result.words) or f"backend '{name}'" in result.words, result
-            assert re.search("Traceback|127.0.0.1|File ", result.words) is None
-        assert len(backend.requests) == before + asks * len(PROTOCOLS)
+            assert RELAYED.search(result.error) or f"backend '{name}'" in result.error, result
+            assert re.search("Traceback|127.0.0.1|File ", result.error) is None
+        assert len(backend.requests) == before + requests * len(PROTOCOLS)
         assert counted(self.gateway, outcome=kind, backend=name) == outcomes + len(PROTOCOLS)
-        works(self.clients, "v2-rest", "simple")
+        check_inference(self.clients, "v2-rest", "simple")
 
-    def all(self, model: str) -> list[Reported]:
+    def all(self, model: str) -> list[Outcome]:
         return list(self.pool.map(self.clients.send_request, PROTOCOLS, [model] * len(PROTOCOLS)))
 
     def serves(self, model: str) -> None:
@@ -153,15 +153,15 @@ def harness() -> Iterator[Harness]:
             channel(gateway.grpc) as rpc_channel,
             ThreadPoolExecutor(len(PROTOCOLS)) as pool,
         ):
-            harness = Harness(gateway, Four(gateway.http, rpc_channel), http, rpc, pool)
+            harness = Harness(gateway, ProtocolClients(gateway.http, rpc_channel), http, rpc, pool)
             harness.serves("http.m")
             harness.serves("grpc.m")
             start_a_helper(gateway)
 
             def good() -> None:
-                works(harness.clients, "trtis-http", "simple")
+                check_inference(harness.clients, "trtis-http", "simple")
 
-            with unharmed(gateway, good, opens=HELPERS):
+            with unharmed(gateway, good, max_new_descriptors=HELPERS):
                 yield harness
                 harness.serves("http.m")
                 harness.serves("grpc.m")
@@ -170,65 +170,67 @@ def harness() -> Iterator[Harness]:
 
 # ---- inferences over HTTP --------------------------------------------------------------------
 
-WHOLE = good_answer()
-GOOD_HTTP = says(WHOLE)
+WHOLE = ok_response()
+GOOD_HTTP = write(WHOLE)
 BODY = SUM + DIFFERENCE
 
 
-def refuses(code: str, msg: str = "", line: str = "400 Bad Request") -> Act:
-    return says(answer(b"", line=line, status=request_status(code, msg), header="id: 7"))
+def refuses(code: str, msg: str = "", line: str = "400 Bad Request") -> Action:
+    return write(old_response(b"", line=line, status=request_status(code, msg), header="id: 7"))
 
 
-def bare(line: str) -> Act:
+def bare(line: str) -> Action:
     """Return a response without NV-Status."""
-    return says(answer(b"", line=line, status=""))
+    return write(old_response(b"", line=line, status=""))
 
 
-def headed(header: Any, body: bytes = BODY) -> Act:
-    return says(answer(body, header=header))
+def headed(header: Any, body: bytes = BODY) -> Action:
+    return write(old_response(body, header=header))
 
 
 MANY_LINES = {f"A{i}": "b" for i in range(300)}
-HTTP: dict[str, tuple[str, Act]] = {
+HTTP: dict[str, tuple[str, Action]] = {
     # The server crashes, or closes.
-    "silence": ("timeout", says(then=Connection.gone)),
-    "half an answer, then silence": ("timeout", says(WHOLE[:-99], then=Connection.gone)),
-    "closed without a word": ("backend_garbage", says(then=Connection.cut)),
-    "reset without a word": ("backend_garbage", says(then=Connection.reset)),
-    "dead in the status line": ("backend_garbage", says(b"HTTP/1.1 20", then=Connection.cut)),
-    "dead in NV-InferResponse": ("backend_garbage", says(WHOLE[:90], then=Connection.cut)),
-    "dead in the body": ("backend_garbage", says(WHOLE[:-99], then=Connection.cut)),
+    "silence": ("timeout", write(then=Connection.wait_closed)),
+    "half a response, then silence": ("timeout", write(WHOLE[:-99], then=Connection.wait_closed)),
+    "closed before the response": ("backend_garbage", write(then=Connection.cut)),
+    "reset before the response": ("backend_garbage", write(then=Connection.reset)),
+    "closed in the status line": ("backend_garbage", write(b"HTTP/1.1 20", then=Connection.cut)),
+    "closed in NV-InferResponse": ("backend_garbage", write(WHOLE[:90], then=Connection.cut)),
+    "closed in the body": ("backend_garbage", write(WHOLE[:-99], then=Connection.cut)),
     # The server responds with an error. (unit/codecs/trtis/test_trtis_backend.py has more.)
     "a bare 400": ("bad_request", bare("400 Bad Request")),
     "a bare 405": ("backend_garbage", bare("405 Not Allowed")),
-    "no NV-Status": ("backend_garbage", says(answer(BODY, status="", header=inferred()))),
+    "no NV-Status": ("backend_garbage", write(old_response(BODY, status="", header=ok_header()))),
     "INVALID_ARG": ("bad_request", refuses("INVALID_ARG", "SHAPE")),
-    "an error without words": ("bad_request", refuses("INVALID_ARG")),
+    "an error without a message": ("bad_request", refuses("INVALID_ARG")),
     "INTERNAL": ("backend_error", refuses("INTERNAL", "it broke")),
     "UNAVAILABLE": ("no_backend", refuses("UNAVAILABLE", "busy")),
     "UNSUPPORTED": ("unsupported", refuses("UNSUPPORTED", "not that")),
     "an unknown model": ("not_found", refuses("UNAVAILABLE", "Request for unknown model: 'm'")),
     # The server sends an invalid response. (unit/codecs/trtis/test_trtis_backend.py has more.)
-    "an empty one": ("backend_garbage", says(answer(BODY, more={"NV-InferResponse": " "}))),
-    "one nested deeply": ("backend_garbage", headed("output {" * 7500)),
-    "one over 64 KiB": ("backend_garbage", headed("#" + "x" * 66_000)),
-    "very many header lines": (
-        "backend_garbage", says(answer(BODY, header=inferred(), more=MANY_LINES)),
+    "an empty NV-InferResponse": (
+        "backend_garbage", write(old_response(BODY, more={"NV-InferResponse": " "})),
     ),
-    "no batch": ("backend_garbage", headed(inferred(batch_size=0))),
-    "dimensions that multiply over": (
-        "backend_garbage", headed(inferred(OUTPUTS[0], values("OUTPUT1", [2**62, 2**62]))),
+    "a deeply nested NV-InferResponse": ("backend_garbage", headed("output {" * 7500)),
+    "an NV-InferResponse over 64 KiB": ("backend_garbage", headed("#" + "x" * 66_000)),
+    "300 header lines": (
+        "backend_garbage", write(old_response(BODY, header=ok_header(), more=MANY_LINES)),
+    ),
+    "no batch": ("backend_garbage", headed(ok_header(batch_size=0))),
+    "dimensions whose product overflows": (
+        "backend_garbage", headed(ok_header(OUTPUTS[0], output_header("OUTPUT1", [2**62, 2**62]))),
     ),
     "a size of 2^64": (
-        "backend_garbage", headed(inferred(OUTPUTS[0], values("OUTPUT1", [16], 2**64 - 1))),
+        "backend_garbage", headed(ok_header(OUTPUTS[0], output_header("OUTPUT1", [16], 2**64 - 1))),
     ),
-    "a body that is shorter": ("backend_garbage", headed(inferred(), BODY[:-1])),
-    "no body": ("backend_garbage", headed(inferred(), b"")),
+    "a body shorter than the outputs": ("backend_garbage", headed(ok_header(), BODY[:-1])),
+    "no body": ("backend_garbage", headed(ok_header(), b"")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", HTTP)
-def test_http(harness: Harness, fault: str) -> None:
+def test_faulty_http_responses_are_reported(harness: Harness, fault: str) -> None:
     kind, infer = HTTP[fault]
     with closes_descriptors(harness.gateway.pid):
         harness.http.use(old_http(infer))
@@ -247,27 +249,30 @@ def _long(size: int) -> str:
 
 
 CHUNKED = {"Content-Length": "", "Transfer-Encoding": "chunked"}
-ODD = {
-    "in another order": answer(DIFFERENCE + SUM, header=inferred(*OUTPUTS[::-1])),
-    "without the trailer": answer(BODY, header=inferred()),
-    "with a trailer that is none": answer(BODY + b"\xff" * 500, header=inferred()),
+UNUSUAL = {
+    "in another order": old_response(DIFFERENCE + SUM, header=ok_header(*OUTPUTS[::-1])),
+    "without the trailer": old_response(BODY, header=ok_header()),
+    "with an unreadable trailer": old_response(BODY + b"\xff" * 500, header=ok_header()),
     "with lower-case names": WHOLE.replace(b"NV-", b"nv-"),
-    "with other headers": answer(BODY, header=inferred(), more={"X": "y", "Date": "now"}),
-    "in chunks": answer(b"", header=inferred(), more=CHUNKED) + b"80\r\n%b\r\n0\r\n\r\n" % BODY,
-    "with an id": answer(BODY, header=inferred(id=99)),
-    "in the name of another": answer(BODY, header=inferred(model_name="x", model_version=3)),
-    "spelled otherwise": answer(BODY, header=_long(0)),
-    "with a header of 8 KB": answer(BODY, header=_long(8_000)),
-    "after an interim answer": b"HTTP/1.1 100 Continue\r\n\r\n" + WHOLE,
+    "with other headers": old_response(BODY, header=ok_header(), more={"X": "y", "Date": "now"}),
+    "in chunks": old_response(b"", header=ok_header(), more=CHUNKED)
+    + b"80\r\n%b\r\n0\r\n\r\n" % BODY,
+    "with an id": old_response(BODY, header=ok_header(id=99)),
+    "with the name of another model": old_response(
+        BODY, header=ok_header(model_name="x", model_version=3)
+    ),
+    "with another text format": old_response(BODY, header=_long(0)),
+    "with a header of 8 KB": old_response(BODY, header=_long(8_000)),
+    "after an interim response": b"HTTP/1.1 100 Continue\r\n\r\n" + WHOLE,
 }
 
 
-@pytest.mark.parametrize("result", ODD)
+@pytest.mark.parametrize("result", UNUSUAL)
 def test_unusual_valid_http_responses(harness: Harness, result: str) -> None:
-    harness.http.use(old_http(says(ODD[result])))
+    harness.http.use(old_http(write(UNUSUAL[result])))
     harness.serves("http.m")
-    given = json.loads(harness.clients.send_request("v2-rest", "http.m").body)["outputs"]
-    assert {each["name"]: each["data"] for each in given} == {
+    outputs = json.loads(harness.clients.send_request("v2-rest", "http.m").body)["outputs"]
+    assert {each["name"]: each["data"] for each in outputs} == {
         "OUTPUT0": list(range(1, 17)),
         "OUTPUT1": list(range(-1, 15)),
     }
@@ -277,8 +282,8 @@ def test_unusual_valid_http_responses(harness: Harness, result: str) -> None:
 
 
 def test_bytes_after_an_http_response_are_not_the_next_response(harness: Harness) -> None:
-    evil = answer(b"", status=request_status("INTERNAL", "evil"))
-    harness.http.use(old_http(says(WHOLE + evil, then=Connection.gone)))
+    evil = old_response(b"", status=request_status("INTERNAL", "evil"))
+    harness.http.use(old_http(write(WHOLE + evil, then=Connection.wait_closed)))
     harness.serves("http.m")
     harness.serves("http.m")
     harness.http.use(old_http(GOOD_HTTP))
@@ -294,21 +299,22 @@ def refused(code: str, msg: str = "") -> bytes:
 
 
 RPC: dict[str, tuple[str, bytes]] = {
-    "bytes that are no message": ("backend_garbage", b"\x0b\xff"),
+    "bytes that are not protobuf": ("backend_garbage", b"\x0b\xff"),
     "no bytes": ("backend_garbage", b""),
     "no status": ("backend_garbage", good_message(request_status=None)),
-    "a code that is none": ("backend_error", b"\x0a\x02\x08\x63"),
+    "an unknown code": ("backend_error", b"\x0a\x02\x08\x63"),
     "INVALID_ARG": ("bad_request", refused("INVALID_ARG", "SHAPE")),
-    "an error without words": ("bad_request", refused("INVALID_ARG")),
+    "an error without a message": ("bad_request", refused("INVALID_ARG")),
     "INTERNAL": ("backend_error", refused("INTERNAL", "it broke")),
     "UNAVAILABLE": ("no_backend", refused("UNAVAILABLE", "busy")),
     "an unknown model": ("not_found", refused("UNAVAILABLE", "Request for unknown model: 'm'")),
     "no header": ("backend_garbage", good_message(meta_data=None)),
     "no data": ("backend_garbage", good_message(raw_output=None)),
-    "data too little": ("backend_garbage", good_message(raw_output=[SUM])),
-    "data cut short": ("backend_garbage", good_message(raw_output=[SUM, DIFFERENCE[:-1]])),
+    "data for one of two outputs": ("backend_garbage", good_message(raw_output=[SUM])),
+    "truncated data": ("backend_garbage", good_message(raw_output=[SUM, DIFFERENCE[:-1]])),
     "another shape": (
-        "backend_garbage", good_message(meta_data=inferred(OUTPUTS[0], values("OUTPUT1", [17]))),
+        "backend_garbage",
+        good_message(meta_data=ok_header(OUTPUTS[0], output_header("OUTPUT1", [17]))),
     ),
 }  # fmt: skip
 CODES = {
@@ -320,7 +326,7 @@ CODES = {
 
 
 @pytest.mark.parametrize("fault", RPC)
-def test_grpc(harness: Harness, fault: str) -> None:
+def test_faulty_grpc_responses_are_reported(harness: Harness, fault: str) -> None:
     kind, message = RPC[fault]
     harness.rpc.infer = lambda _message, _context: message
     harness.fails("grpc.m", kind)
@@ -329,8 +335,8 @@ def test_grpc(harness: Harness, fault: str) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_grpc_statuses(harness: Harness, code: str) -> None:
-    """No server of the API sends any code except OK, but a proxy in front of it may."""
+def test_grpc_status_codes_are_translated(harness: Harness, code: str) -> None:
+    """Legacy servers send only OK, but a proxy in front of them may send other codes."""
 
     def infer(_message: bytes, context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode[code], "it broke")
@@ -342,7 +348,7 @@ def test_grpc_statuses(harness: Harness, code: str) -> None:
 
 
 def test_grpc_outputs_in_another_order(harness: Harness) -> None:
-    message = good_message(meta_data=inferred(*OUTPUTS[::-1]), raw_output=[DIFFERENCE, SUM])
+    message = good_message(meta_data=ok_header(*OUTPUTS[::-1]), raw_output=[DIFFERENCE, SUM])
     harness.rpc.infer = lambda _message, _context: message
     for protocol in PROTOCOLS[2:]:
         assert harness.clients.send_request(protocol, "grpc.m").body.startswith(BODY)
@@ -354,22 +360,22 @@ def test_grpc_outputs_in_another_order(harness: Harness) -> None:
 UNKNOWN = request_status("INVALID_ARG", "no status available for unknown model 'm'")
 BROKEN = request_status("INTERNAL", "it broke")
 HTTP_STATUS: dict[str, tuple[str, bytes]] = {
-    "no protobuf": ("backend_garbage", answer(b"\xff\xff\xff")),
-    "nothing": ("backend_garbage", answer(b"")),
-    "HTML": ("backend_garbage", answer(b"<html>", status="")),
-    "another model's": ("backend_garbage", answer(status("other").SerializeToString())),
-    "unknown": ("not_found", answer(b"", line="400 Bad Request", status=UNKNOWN)),
-    "an error": ("backend_error", answer(b"", line="400 Bad Request", status=BROKEN)),
+    "bytes that are not protobuf": ("backend_garbage", old_response(b"\xff\xff\xff")),
+    "an empty body": ("backend_garbage", old_response(b"")),
+    "HTML": ("backend_garbage", old_response(b"<html>", status="")),
+    "another model": ("backend_garbage", old_response(status("other").SerializeToString())),
+    "unknown": ("not_found", old_response(b"", line="400 Bad Request", status=UNKNOWN)),
+    "an error": ("backend_error", old_response(b"", line="400 Bad Request", status=BROKEN)),
 }
 
 
 @pytest.mark.parametrize("fault", HTTP_STATUS)
-def test_http_status(harness: Harness, fault: str) -> None:
+def test_faulty_http_statuses_are_reported(harness: Harness, fault: str) -> None:
     """No inference is sent, and the result is not cached."""
     kind, message = HTTP_STATUS[fault]
     model = f"http.{list(HTTP_STATUS).index(fault)}"
     harness.http.use(old_http(GOOD_HTTP, message))
-    harness.fails(model, kind, asks=0)
+    harness.fails(model, kind, requests=0)
     harness.http.use(old_http(GOOD_HTTP))
     harness.serves(model)
 
@@ -380,31 +386,31 @@ def status_response(**result: Any) -> bytes:
 
 
 RPC_STATUS: dict[str, tuple[str, bytes]] = {
-    "no protobuf": ("backend_garbage", b"\xff\xff\xff"),
-    "nothing": ("backend_garbage", b""),
-    "another model's": ("backend_garbage", status_response(server_status=status("other"))),
+    "bytes that are not protobuf": ("backend_garbage", b"\xff\xff\xff"),
+    "an empty body": ("backend_garbage", b""),
+    "another model": ("backend_garbage", status_response(server_status=status("other"))),
     "unknown": ("not_found", status_response(request_status=UNKNOWN)),
     "an error": ("backend_error", status_response(request_status=BROKEN)),
 }
 
 
 @pytest.mark.parametrize("fault", RPC_STATUS)
-def test_grpc_status(harness: Harness, fault: str) -> None:
+def test_faulty_grpc_statuses_are_reported(harness: Harness, fault: str) -> None:
     kind, message = RPC_STATUS[fault]
     model = f"grpc.{list(RPC_STATUS).index(fault)}"
     harness.rpc.status = lambda _message, _context: message
-    harness.fails(model, kind, asks=0)
+    harness.fails(model, kind, requests=0)
     harness.rpc.status = lambda message, _context: good_status(message)
     harness.serves(model)
 
 
-def test_a_late_status_response(harness: Harness) -> None:
+def test_a_status_request_without_a_response_times_out(harness: Harness) -> None:
     def script(connection: Connection, _backend: Backend) -> None:
         connection.request()
-        connection.gone()
+        connection.wait_closed()
 
     harness.http.use(script)
-    harness.fails("http.late", "timeout", asks=0)
+    harness.fails("http.late", "timeout", requests=0)
     harness.http.use(old_http(GOOD_HTTP))
     harness.serves("http.late")
 
@@ -413,7 +419,7 @@ def test_a_late_status_response(harness: Harness) -> None:
 
 
 def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
-    harness.http.use(old_http(says(then=Connection.gone)))
+    harness.http.use(old_http(write(then=Connection.wait_closed)))
     with ThreadPoolExecutor(8) as pool:
         before = len(harness.http.requests)
         waiting = [
@@ -435,11 +441,11 @@ def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
 
 @dataclass(frozen=True)
 class Pair:
-    """A legacy server for tests and the gateway in front of it."""
+    """A legacy server, and the gateway in front of it."""
 
     server: LegacyServer
     gateway: Infergate
-    clients: Four
+    clients: ProtocolClients
 
     def requests(self, part: str) -> list[dict[str, str]]:
         """Return the headers of the HTTP requests whose target contains ``part``."""
@@ -449,7 +455,7 @@ class Pair:
     def serves(self, *models: str) -> None:
         for model in models or ("http.simple", "grpc.simple", "simple"):
             for protocol in PROTOCOLS:
-                works(self.clients, protocol, model)
+                check_inference(self.clients, protocol, model)
 
 
 CROWD = 9
@@ -457,12 +463,18 @@ CROWD = 9
 
 
 @contextlib.contextmanager
-def before(http: str, rpc: str, opens: int = CROWD) -> Iterator[tuple[Infergate, Four]]:
+def started_gateway(
+    http: str, rpc: str, max_new_descriptors: int = CROWD
+) -> Iterator[tuple[Infergate, ProtocolClients]]:
     config = CONFIG.format(http=http, grpc=rpc, timeout="5s")
     with started_infergate(config) as gateway, channel(gateway.grpc) as rpc_channel:
-        clients = Four(gateway.http, rpc_channel)
-        works(clients, "trtis-grpc", "simple")
-        with unharmed(gateway, lambda: works(clients, "trtis-http", "simple"), opens=opens):
+        clients = ProtocolClients(gateway.http, rpc_channel)
+        check_inference(clients, "trtis-grpc", "simple")
+        with unharmed(
+            gateway,
+            lambda: check_inference(clients, "trtis-http", "simple"),
+            max_new_descriptors=max_new_descriptors,
+        ):
             yield gateway, clients
         assert_healthy(gateway)
 
@@ -471,7 +483,7 @@ def before(http: str, rpc: str, opens: int = CROWD) -> Iterator[tuple[Infergate,
 def hazardous() -> Iterator[Pair]:
     with (
         started_legacy("--hazard", "many_classes") as server,
-        before(server.http, server.grpc, CROWD + HELPERS) as created,
+        started_gateway(server.http, server.grpc, CROWD + HELPERS) as created,
     ):
         yield Pair(server, *created)
         assert "crashed" not in server.requests()[-1]
@@ -521,7 +533,7 @@ def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> N
     before = len(hazardous.requests("/api/infer/"))
     result = http_rejection(old_post(hazardous.gateway.http, "http.simple", SIMPLE, change))
     assert result.code == "INVALID_ARG"
-    assert "for model 'http.simple'" in result.words
+    assert "for model 'http.simple'" in result.error
     assert len(hazardous.requests("/api/infer/")) == before
     hazardous.serves()
 
@@ -532,7 +544,8 @@ def test_requests_to_a_legacy_server_are_never_pipelined(hazardous: Pair) -> Non
     with Client(hazardous.gateway.http) as client, ThreadPoolExecutor(8) as pool:
         client.send(request * 20)
         crowd = [
-            pool.submit(works, hazardous.clients, each, "http.simple") for each in PROTOCOLS * 4
+            pool.submit(check_inference, hazardous.clients, each, "http.simple")
+            for each in PROTOCOLS * 4
         ]
         assert [client.answer().status for _ in range(20)] == [200] * 20
         for each in crowd:
@@ -589,7 +602,7 @@ def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None
 def test_large_response_headers_for_legacy_clients(
     hazardous: Pair, backend: str, form: str
 ) -> None:
-    """The error comes before the response exceeds the limit of their library."""
+    """The gateway returns an error if the header would exceed the limit of the client library."""
     data = np.arange(3000, dtype=np.float32).tobytes()
     for batch in (2, 3):
         request = f'batch_size: {batch} input {{ name: "INPUT0" }} '
@@ -612,32 +625,32 @@ def test_a_server_that_crashes_and_restarts() -> None:
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
     models = [f"{backend}.simple" for backend in ("http", "grpc")]
-    asks = [(protocol, model) for protocol in PROTOCOLS for model in models]
-    with before(*addresses) as (_, clients):
+    requests = [(protocol, model) for protocol in PROTOCOLS for model in models]
+    with started_gateway(*addresses) as (_, clients):
         with started_legacy("--delay-ms", "400", ports=ports) as server:
             for model in models:
-                works(clients, "v2-rest", model)
+                check_inference(clients, "v2-rest", model)
             with ThreadPoolExecutor(8) as pool:
-                waiting = [pool.submit(clients.send_request, *each) for each in asks]
+                waiting = [pool.submit(clients.send_request, *each) for each in requests]
                 until(lambda: _inferences(server) == 2 + 8, "all requests are in progress")
                 os.kill(server.pid, signal.SIGKILL)
-                for (protocol, model), each in zip(asks, waiting, strict=True):
-                    kinds = ("backend_garbage",) if model.startswith("http") else _BROKEN_CALL
+                for (protocol, model), each in zip(requests, waiting, strict=True):
+                    kinds = ("backend_garbage",) if model.startswith("http") else BROKEN_CALL
                     assert each.result().code in {code_of(protocol, kind) for kind in kinds}
             assert _inferences(server) == 2 + 8
-        for protocol, model in asks:
+        for protocol, model in requests:
             result = clients.send_request(protocol, model)
             assert result.code == code_of(protocol, "connect"), result
-            works(clients, protocol, "simple")
+            check_inference(clients, protocol, "simple")
         with started_legacy(ports=ports):
-            for protocol, model in asks:
+            for protocol, model in requests:
                 until(
                     lambda p=protocol, m=model: clients.send_request(p, m).code == GOOD[p],  # type: ignore[misc]
-                    "it is connected again",
+                    "the gateway is connected again",
                 )
 
 
-_BROKEN_CALL = ("backend_garbage", "connect", "no_backend")
+BROKEN_CALL = ("backend_garbage", "connect", "no_backend")
 """The outcome of a call whose connection breaks, as grpcio reports it."""
 
 

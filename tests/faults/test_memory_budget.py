@@ -18,14 +18,14 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import watch
+from faults.low_limits import GOOD, PATH, head, message
 from faults.peer import Backend, Client, Connection, post, scripted, silent
 from faults.rpc import INFER, call, channel
-from faults.tight import GOOD, PATH, head, message
 
 BUDGET = 64 * watch.MIB
 BODY = 12 * watch.MIB
 CROWD = 24
-PLAIN = 64 * watch.MIB
+OVERHEAD = 64 * watch.MIB
 """Memory of the processes beyond the budget: caches, helper processes and socket buffers."""
 CONFIG = f"""
 backends:
@@ -53,11 +53,11 @@ GZIP = "Content-Encoding: gzip"
 def chatty(connection: Connection, backend: Backend) -> None:
     """Announce a long response, and send it except for its end."""
     connection.request()
-    backend.requests.append("asked")
+    backend.requests.append("received")
     connection.write(
         b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (8 * watch.MIB) + bytes(7 * watch.MIB)
     )
-    connection.gone()
+    connection.wait_closed()
 
 
 def request(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
@@ -73,8 +73,8 @@ def request(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> byt
     return head(GZIP, length, length=len(body), path="{path}") + body
 
 
-def to(model: str, wanted: bytes) -> bytes:
-    return wanted.replace(b"{path}", f"/v2/models/{model}/infer".encode(), 1)
+def request_to(model: str, template: bytes) -> bytes:
+    return template.replace(b"{path}", f"/v2/models/{model}/infer".encode(), 1)
 
 
 LONG = request(8 * watch.MIB, binary=True)
@@ -112,7 +112,7 @@ class Harness:
         return self.rejections() > rejections or self.cut_off() > cut_off
 
     def waits(self, held: float) -> bool:
-        """Whether another response waits for its reader, and no request is in progress."""
+        """Return whether another response waits for its reader, and no request is in progress."""
         rest = watch.metric(self.gateway, "infergate_in_flight_requests") == 0
         return rest and self.held() >= held + watch.MIB
 
@@ -123,33 +123,36 @@ class Harness:
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
-    with scripted(silent) as nobody, scripted(chatty) as talker:
-        config = CONFIG.format(silent=nobody.address, chatty=talker.address)
+    with scripted(silent) as silent_backend, scripted(chatty) as chatty_backend:
+        config = CONFIG.format(silent=silent_backend.address, chatty=chatty_backend.address)
         with started_infergate(config) as gateway:
-            harness = Harness(gateway, nobody)
+            harness = Harness(gateway, silent_backend)
             with Client(gateway.http) as client:  # helpers open files at first use
-                assert _is_accepted(client, to("identity", WORDY))
+                assert _is_accepted(client, request_to("identity", WORDY))
             yield harness
             watch.assert_healthy(gateway)
 
 
 @pytest.fixture(autouse=True)
 def bounded(harness: Harness) -> Iterator[None]:
-    """Check that other clients are served during the block, and that memory stays within the
+    """Check that other clients are served during each test, and that memory stays within the
     budget."""
     assert harness.good()
     with watch.unharmed(
-        harness.gateway, harness.good, grows=BUDGET + PLAIN, keeps=watch.KEEPS + PLAIN
+        harness.gateway,
+        harness.good,
+        max_growth=BUDGET + OVERHEAD,
+        max_retained=watch.MAX_RETAINED + OVERHEAD,
     ):
         yield
 
 
-def crowd(harness: Harness, wanted: bytes, stack: ExitStack, count: int = CROWD) -> None:
+def crowd(harness: Harness, data: bytes, stack: ExitStack, count: int = CROWD) -> None:
     """Connect clients that send the same request and read nothing."""
     clients = [stack.enter_context(Client(harness.gateway.http)) for _ in range(count)]
     for client in clients:
         client.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
-        client.send(wanted)
+        client.send(data)
 
 
 @pytest.mark.parametrize("model", ["fwd", "tr", "chatty"])
@@ -158,10 +161,10 @@ def test_requests_waiting_for_a_silent_backend_are_counted(harness: Harness, mod
     before = harness.memory()
     with ExitStack() as stack:
         with watch.refused_by(harness.gateway, "in_flight_bytes"):
-            crowd(harness, to(model, LONG), stack)
+            crowd(harness, request_to(model, LONG), stack)
         watch.until(lambda: harness.held() >= BUDGET / 2, "much memory is held")
         assert harness.held() <= BUDGET
-        assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
+        assert harness.memory() - before <= FACTOR * harness.held() + OVERHEAD
     watch.until(lambda: harness.held() < watch.MIB, "the memory is released")
 
 
@@ -194,22 +197,23 @@ def test_unread_responses_are_counted(harness: Harness) -> None:
         full = functools.partial(harness.is_full, harness.rejections(), harness.cut_off())
         while not full():
             held = harness.held()
-            crowd(harness, to("identity", WORDY), stack, 1)
+            crowd(harness, request_to("identity", WORDY), stack, 1)
             watch.until(
                 lambda held=held: full() or harness.waits(held), "its response waits for the reader"
             )
         assert harness.held() <= BUDGET
-        assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
+        assert harness.memory() - before <= FACTOR * harness.held() + OVERHEAD
         began = time.monotonic()
         with Client(harness.gateway.http) as client:
             watch.until(
-                lambda: _is_accepted(client, to("identity", WORDY)), "requests are accepted again"
+                lambda: _is_accepted(client, request_to("identity", WORDY)),
+                "requests are accepted again",
             )
         assert time.monotonic() - began < RECOVERY
 
 
-def _is_accepted(client: Client, wanted: bytes) -> bool:
-    client.send(wanted)
+def _is_accepted(client: Client, data: bytes) -> bool:
+    client.send(data)
     status = client.answer().status
     assert status in {200, 503}
     return status == 200
@@ -218,7 +222,7 @@ def _is_accepted(client: Client, wanted: bytes) -> bool:
 def test_a_response_over_the_body_limit(harness: Harness) -> None:
     """A KB whose response would have about 20 MiB."""
     with watch.refused_by(harness.gateway, "body"), Client(harness.gateway.http) as client:
-        client.send(to("identity", request(4 * watch.MIB, "BOOL")))
+        client.send(request_to("identity", request(4 * watch.MIB, "BOOL")))
         answer = client.answer()
         assert answer.status == 413
         assert f"the limit is {BODY} (limits.body)" in answer.error

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 
 from faults import frames
+from faults.low_limits import GOOD, LimitedGateway, body, good_frame, head
 from faults.peer import Client
-from faults.tight import GOOD, Tight, body, good_frame, head
 from faults.watch import MIB, counted, limited_growth
 
 
-def test_pipelined_responses_are_in_order(gateway: Tight) -> None:
+def test_pipelined_responses_are_in_order(gateway: LimitedGateway) -> None:
     bodies = [body(str(i), 1 + i) for i in range(30)]
     handled = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
         client.send(b"".join(head(length=len(each)) + each for each in bodies))
-        document = [json.loads(client.answer().body)["id"] for _ in bodies]
-    assert document == [str(i) for i in range(30)]
+        identities = [json.loads(client.answer().body)["id"] for _ in bodies]
+    assert identities == [str(i) for i in range(30)]
     assert counted(gateway, outcome="ok") >= handled + 30
 
 
-def test_an_invalid_pipelined_request_fails_alone(gateway: Tight) -> None:
+def test_an_invalid_pipelined_request_fails_alone(gateway: LimitedGateway) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(head() + GOOD + head(length=1) + b"{" + head() + GOOD)
@@ -28,7 +28,7 @@ def test_an_invalid_pipelined_request_fails_alone(gateway: Tight) -> None:
     assert counted(gateway, outcome="bad_request") == before + 1
 
 
-def test_thousands_of_frames(gateway: Tight) -> None:
+def test_thousands_of_pipelined_frames_are_served(gateway: LimitedGateway) -> None:
     handled = counted(gateway, protocol="graphpipe", outcome="ok")
     with limited_growth(gateway.pid, 16 * MIB), Client(gateway.raw) as client:
         count = 2000

@@ -57,7 +57,7 @@ class Harness:
         other.write_text(text)
         other.rename(self.file)
 
-    def listening(self, more: str) -> str:
+    def with_listeners(self, more: str) -> str:
         return self.first.replace("drain:", f"{more}\ndrain:", 1)
 
     def reload(self) -> tuple[int, dict[str, Any]]:
@@ -73,7 +73,7 @@ def started_harness(engine: str, config: str) -> Iterator[Harness]:
     with started_infergate(config, engine=engine) as gateway:
         file = gateway.log.parent / "routes.yaml"
         yield Harness(gateway, file, file.read_text())
-        assert complaints_but_of_reloads(gateway) == ""
+        assert bugs_except_rejected_reloads(gateway) == ""
 
 
 @pytest.fixture(scope="module", params=["own", "compat"])
@@ -96,12 +96,12 @@ def failing(harness: Harness) -> AbstractContextManager[None]:
     return rises(harness.gateway, RELOADS, result="failed")
 
 
-def taken(harness: Harness, count: int = 1) -> AbstractContextManager[None]:
+def succeeding(harness: Harness, count: int = 1) -> AbstractContextManager[None]:
     """Check that ``count`` reloads within the block are reported as successful."""
     return rises(harness.gateway, RELOADS, by=count, result="ok")
 
 
-def complaints_but_of_reloads(gateway: Infergate) -> str:
+def bugs_except_rejected_reloads(gateway: Infergate) -> str:
     lines = logged_bugs(gateway).splitlines()
     return "\n".join(line for line in lines if "configuration rejected" not in line)
 
@@ -130,18 +130,15 @@ def test_an_invalid_file_leaves_the_active_configuration(harness: Harness) -> No
         assert "unknown model 'idle'" in client.answer().error
 
 
-def test_a_reload_to_a_taken_address(harness: Harness) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        closes_descriptors(harness.gateway.pid),
-    ):
+def test_a_reload_to_an_address_in_use_fails(harness: Harness) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, closes_descriptors(harness.gateway.pid):
         port = other.getsockname()[1]
         (free,) = free_ports(1)
         more = f"""\
   graphpipe:
     - {{address: "127.0.0.1:{free}", model: identity}}
     - {{address: "127.0.0.1:{port}", model: identity}}"""
-        harness.file.write_text(harness.listening(more))
+        harness.file.write_text(harness.with_listeners(more))
         with failing(harness):
             status, page = harness.reload()
         assert status == 500
@@ -153,23 +150,23 @@ def test_a_reload_to_a_taken_address(harness: Harness) -> None:
 
 def test_listeners_are_added_and_removed(harness: Harness) -> None:
     before = descriptors(harness.gateway.pid)
-    with taken(harness, 3):
-        come_and_go(harness)
+    with succeeding(harness, 3):
+        add_and_remove_listeners(harness)
     until(lambda: descriptors(harness.gateway.pid) <= before, f"descriptors are back to {before}")
 
 
-def come_and_go(harness: Harness) -> None:
+def add_and_remove_listeners(harness: Harness) -> None:
     raw, other, grpc = free_ports(3)
     frames = f'{{address: "127.0.0.1:{raw}", model: identity, framing: size-prefixed}}'
     more = f'{{address: "127.0.0.1:{other}", model: identity}}'
-    harness.file.write_text(harness.listening(f"  graphpipe: [{more}, {frames}]"))
+    harness.file.write_text(harness.with_listeners(f"  graphpipe: [{more}, {frames}]"))
     assert harness.reload()[0] == 200
     with Client(f"127.0.0.1:{raw}") as client:
         client.send(GOOD)
         assert error_in(client) == ""
         # The other listener is removed, so that this listener has another name. Its connection
         # stays open.
-        harness.file.write_text(harness.listening(f"  graphpipe: [{frames}]"))
+        harness.file.write_text(harness.with_listeners(f"  graphpipe: [{frames}]"))
         assert harness.reload()[0] == 200
         client.send(GOOD)
         assert error_in(client) == ""
@@ -177,38 +174,39 @@ def come_and_go(harness: Harness) -> None:
             Client(f"127.0.0.1:{other}")
         # Requests in progress on a removed listener are completed.
         client.send(GOOD[:6])
-        until(lambda: "infergate_in_flight_requests 1.0" in harness.gateway.metrics(), "begun")
+        until(
+            lambda: "infergate_in_flight_requests 1.0" in harness.gateway.metrics(),
+            "the request is in progress",
+        )
         harness.file.write_text(harness.first.replace(harness.gateway.grpc, f"127.0.0.1:{grpc}"))
         assert harness.reload()[0] == 200
         client.send(GOOD[6:])
         assert error_in(client) == ""
-        assert client.rest() == b""
+        assert client.read_to_end() == b""
     with socket.create_connection(("127.0.0.1", grpc)):
         pass
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "document"),
+    ("old", "new", "error"),
     [
         ("engine: own", "engine: compat", "engine: changing 'own' to 'compat' requires a restart"),
         ("helpers: 0", "helpers: 0\nworkers: 2", "workers: changing 1 to 2 requires a restart"),
         ("helpers: 0", "limits: {body: 1KiB}\nhelpers: 0", ""),
     ],
 )
-def test_unsupported_changes_are_rejected(
-    harness: Harness, old: str, new: str, document: str
-) -> None:
+def test_unsupported_changes_are_rejected(harness: Harness, old: str, new: str, error: str) -> None:
     compat = "engine: compat" in harness.first
     if compat:
         old, new = old.replace("own", "compat"), new.replace("compat", "own")
-        document = document.replace("changing 'own' to 'compat'", "changing 'compat' to 'own'")
-        document = document or "listeners.grpc: changing limits.body on"
+        error = error.replace("changing 'own' to 'compat'", "changing 'compat' to 'own'")
+        error = error or "listeners.grpc: changing limits.body on"
     assert old in harness.first
     harness.file.write_text(harness.first.replace(old, new))
-    with failing(harness) if document else taken(harness):
+    with failing(harness) if error else succeeding(harness):
         status, page = harness.reload()
-    if document:
-        assert (status, document in page["last_reload"]["error"]) == (500, True), page
+    if error:
+        assert (status, error in page["last_reload"]["error"]) == (500, True), page
         assert harness.infer("identity") == 200
     else:
         assert status == 200
@@ -219,7 +217,7 @@ def test_unsupported_changes_are_rejected(
 def test_a_listener_cannot_change_its_transport(harness: Harness) -> None:
     (port,) = free_ports(1)
     harness.file.write_text(
-        harness.listening(f'  graphpipe: [{{address: "127.0.0.1:{port}", model: identity}}]')
+        harness.with_listeners(f'  graphpipe: [{{address: "127.0.0.1:{port}", model: identity}}]')
     )
     assert harness.reload()[0] == 200
     harness.file.write_text(
@@ -234,15 +232,21 @@ def test_a_listener_cannot_change_its_transport(harness: Harness) -> None:
 def wait_until_watched(harness: Harness) -> None:
     """Wait until the file is watched. The watch opens descriptors shortly after the start, and
     ``unharmed`` would count them."""
-    until(lambda: any("inotify" in each for each in open_files(harness.gateway.pid)), "watched")
+    until(
+        lambda: any("inotify" in each for each in open_files(harness.gateway.pid)),
+        "the file is watched",
+    )
 
 
-def test_signals_and_files_that_change() -> None:
+def test_signals_and_changed_files_cause_reloads() -> None:
     with started_harness(
         "own", CONFIG.replace("watch: false", "watch: true, quiet: 50ms")
     ) as harness:
         wait_until_watched(harness)
-        with unharmed(harness.gateway, lambda: harness.infer("identity") == 200), taken(harness, 4):
+        with (
+            unharmed(harness.gateway, lambda: harness.infer("identity") == 200),
+            succeeding(harness, 4),
+        ):
             check_signals_and_files(harness)
 
 
@@ -276,7 +280,7 @@ def started_file(file: Path, ports: list[int]) -> Iterator[Infergate]:
         yield Infergate(http_, grpc, admin, running.pid, running.log)
 
 
-def test_a_configmap(tmp_path: Path) -> None:
+def test_a_replaced_configmap_is_loaded(tmp_path: Path) -> None:
     """Like Kubernetes' kubelet, the test uses a file that is a link to ..data, which is a link that
     is replaced."""
     ports = free_ports(3)
@@ -297,7 +301,7 @@ def test_a_configmap(tmp_path: Path) -> None:
         wait_until_watched(harness)
         assert harness.infer("other") == 404
         live = lambda: get(gateway.http, "/v2/health/live").status == 200  # noqa: E731
-        with unharmed(gateway, live), taken(harness, 2):
+        with unharmed(gateway, live), succeeding(harness, 2):
             for number in (2, 3):
                 swap(f"..2026_0{number}", text.replace('"identity"', f'"other{number}"'))
                 until(

@@ -17,12 +17,12 @@ import pytest
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import raw_listener
 from faults.load import STREAM, Load, stream_values, streamed
+from faults.low_limits import good
 from faults.peer import post
-from faults.tight import good
 from faults.watch import counted, descriptors, logged_bugs, metric, resident, unharmed, until
 
 MIB = 1 << 20
-BEHIND = """
+UPSTREAM = """
 backends: {ours: {protocol: builtin}}
 routes: [{model: "*", backend: ours}]
 log: {access: false}
@@ -33,11 +33,11 @@ log: {{access: false}}
 helpers: 0
 backends:
   ours: {{protocol: builtin, timeout: {timeout}s}}
-  rest: {{protocol: v2-rest, endpoints: ["http://{behind.http}"], timeout: {timeout}s}}
-  rpc: {{protocol: v2-grpc, endpoints: ["grpc://{behind.grpc}"], timeout: {timeout}s}}
-  old-http: {{protocol: trtis-http, endpoints: ["http://{behind.http}"]}}
-  old-rpc: {{protocol: trtis-grpc, endpoints: ["grpc://{behind.grpc}"], timeout: {timeout}s}}
-  pipe: {{protocol: graphpipe, endpoints: ["http://{behind.http}/graphpipe/identity"]}}
+  rest: {{protocol: v2-rest, endpoints: ["http://{upstream.http}"], timeout: {timeout}s}}
+  rpc: {{protocol: v2-grpc, endpoints: ["grpc://{upstream.grpc}"], timeout: {timeout}s}}
+  old-http: {{protocol: trtis-http, endpoints: ["http://{upstream.http}"]}}
+  old-rpc: {{protocol: trtis-grpc, endpoints: ["grpc://{upstream.grpc}"], timeout: {timeout}s}}
+  pipe: {{protocol: graphpipe, endpoints: ["http://{upstream.http}/graphpipe/identity"]}}
 routes:
   - {{model: "/rest\\\\.(.*)/", backend: rest, rewrite: {{model: "\\\\1"}}}}
   - {{model: "/rpc\\\\.(.*)/", backend: rpc, rewrite: {{model: "\\\\1"}}}}
@@ -54,7 +54,7 @@ MODELS = [
 REPEATS = ["repeat", "rpc.repeat"]
 ENGINES = ("own", "compat")
 RELOADS = 25
-OPENS = 16
+MAX_NEW_CONNECTIONS = 16
 """Connections to the five backends, for eight clients. Three of the backends get one client
 each."""
 
@@ -62,7 +62,7 @@ each."""
 @dataclass
 class Harness:
     gateway: Infergate
-    behind: Infergate
+    upstream: Infergate
     frames: str
     file: Path
     number: Iterator[int]
@@ -75,7 +75,7 @@ class Harness:
         text = self.file.read_text()
         listeners = text[: text.index("drain:")]
         rest = self.front.format(
-            behind=self.behind, timeout=20 + number % 3, tensors=100 + number % 10 // 5
+            upstream=self.upstream, timeout=20 + number % 3, tensors=100 + number % 10 // 5
         )
         self.file.write_text(f"{listeners}drain: {{delay: 0s}}\n# {number}{rest}")
 
@@ -87,46 +87,48 @@ class Harness:
 
 
 @pytest.fixture(scope="module")
-def behind() -> Iterator[Infergate]:
-    with started_infergate(BEHIND) as running:
+def upstream() -> Iterator[Infergate]:
+    with started_infergate(UPSTREAM) as running:
         yield running
 
 
 @pytest.fixture(params=ENGINES)
-def harness(request: pytest.FixtureRequest, behind: Infergate) -> Iterator[Harness]:
-    with started_harness(behind, request.param) as harness:
+def harness(request: pytest.FixtureRequest, upstream: Infergate) -> Iterator[Harness]:
+    with started_harness(upstream, request.param) as harness:
         yield harness
 
 
 @contextmanager
-def started_harness(behind: Infergate, engine: str, front: str = FRONT) -> Iterator[Harness]:
+def started_harness(upstream: Infergate, engine: str, front: str = FRONT) -> Iterator[Harness]:
     listener, raw = raw_listener()
-    config = front.format(behind=behind, timeout=30, tensors=100)
+    config = front.format(upstream=upstream, timeout=30, tensors=100)
     with started_infergate(config, LISTENERS + listener, engine) as gateway:
         file = gateway.log.parent / "routes.yaml"
-        yield Harness(gateway, behind, raw, file, itertools.count(1), front)
+        yield Harness(gateway, upstream, raw, file, itertools.count(1), front)
 
 
 async def test_reloads_under_mixed_load(harness: Harness) -> None:
-    with unharmed(harness.gateway, lambda: good(harness.gateway), opens=OPENS):
+    with unharmed(
+        harness.gateway, lambda: good(harness.gateway), max_new_descriptors=MAX_NEW_CONNECTIONS
+    ):
         handled = await reload_often(harness)
     assert counted(harness.gateway) == counted(harness.gateway, outcome="ok") > handled
 
 
 @pytest.mark.peers
-async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> None:
+async def test_reloads_of_two_workers_under_mixed_load(upstream: Infergate) -> None:
     """A reload is reported once both workers have the configuration. Until then, either
     configuration may serve a request."""
-    with started_harness(behind, "own", f"{FRONT}workers: 2\n") as harness:
+    with started_harness(upstream, "own", f"{FRONT}workers: 2\n") as harness:
         load, gateway = Load(), harness.gateway
         addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}
-        with unharmed(gateway, lambda: good(gateway), opens=OPENS):
+        with unharmed(gateway, lambda: good(gateway), max_new_descriptors=MAX_NEW_CONNECTIONS):
             async with asyncio.timeout(120), load.applied(addresses, MODELS, REPEATS):
                 for number in range(20):
                     harness.write()
                     page = await asyncio.to_thread(harness.reload)
                     assert page["number"] == number + 2
-                    await load.more(8)
+                    await load.wait_for_responses(8)
         assert [each.opened for each in load.connections] == [1] * len(load.connections)
         assert counted(gateway) == counted(gateway, outcome="ok") > 100
         assert metric(gateway, "infergate_config_reloads_total", result="ok") == 20
@@ -148,7 +150,7 @@ async def reload_often(harness: Harness) -> int:
                 assert page["number"] == number + 2
                 await lasting.write(streamed("repeat", 2, 0))
                 assert await stream_values(lasting, 2) == [0, 1]
-                await load.more(8)
+                await load.wait_for_responses(8)
                 if number == 9:
                     open_then = await asyncio.to_thread(descriptors, gateway.pid)
                 sizes.append(resident(gateway.pid))
@@ -168,5 +170,5 @@ async def reload_often(harness: Harness) -> int:
     until(lambda: descriptors(gateway.pid) <= open_then, f"descriptors are back to {open_then}")
     assert sizes[-1] - sizes[9] < 12 * MIB, sizes
     assert logged_bugs(gateway) == ""
-    assert logged_bugs(harness.behind) == ""
+    assert logged_bugs(harness.upstream) == ""
     return sum(load.served.values())

@@ -9,16 +9,27 @@ import pytest
 
 from e2e.running import ENGINE
 from faults import frames
+from faults.low_limits import (
+    BODY,
+    COUNT,
+    GOOD,
+    HEADERS,
+    PATH,
+    LimitedGateway,
+    frame,
+    good_frame,
+    head,
+    message,
+)
 from faults.peer import Client
 from faults.rpc import call, channel
-from faults.tight import BODY, COUNT, GOOD, HEADERS, PATH, Tight, frame, good_frame, head, message
 from faults.watch import MIB, counted, limited_growth, refused_by, rises
 
-over_or_not = pytest.mark.parametrize("over", [0, 1])
+at_and_over_the_limit = pytest.mark.parametrize("over", [0, 1])
 
 
 def refused(
-    gateway: Tight, over: int, limit: str, under: str = "ok"
+    gateway: LimitedGateway, over: int, limit: str, under: str = "ok"
 ) -> contextlib.AbstractContextManager[None]:
     """Check that requests over the limit are counted as rejected by that limit, and that others
     have the outcome ``under``."""
@@ -30,8 +41,8 @@ def refused(
 # ---- HTTP
 
 
-@over_or_not
-def test_the_number_of_headers_is_limited(gateway: Tight, over: int) -> None:
+@at_and_over_the_limit
+def test_the_number_of_headers_is_limited(gateway: LimitedGateway, over: int) -> None:
     lines = [f"A{i}: b" for i in range(COUNT - 2 + over)]
     with refused(gateway, over, "header_count"), Client(gateway.http) as client:
         client.send(head(*lines) + GOOD)
@@ -47,8 +58,8 @@ def filling(over: int, path: str = PATH) -> list[str]:
     return [f"A{i}: " + "x" * (each + (left if i == 0 else 0)) for i in range(4)]
 
 
-@over_or_not
-def test_the_bytes_of_headers_are_limited(gateway: Tight, over: int) -> None:
+@at_and_over_the_limit
+def test_the_bytes_of_headers_are_limited(gateway: LimitedGateway, over: int) -> None:
     with refused(gateway, over, "headers"), Client(gateway.http) as client:
         client.send(head(*filling(over)) + GOOD)
         answer = client.answer()
@@ -56,8 +67,8 @@ def test_the_bytes_of_headers_are_limited(gateway: Tight, over: int) -> None:
         assert not over or str(HEADERS) in answer.error
 
 
-@over_or_not
-def test_the_length_of_the_target_is_limited(gateway: Tight, over: int) -> None:
+@at_and_over_the_limit
+def test_the_length_of_the_target_is_limited(gateway: LimitedGateway, over: int) -> None:
     """A target is rejected as too long, or is not found."""
     path = "/" + "x" * (HEADERS - 1 + over)
     with refused(gateway, over, "headers", "not_found"), Client(gateway.http) as client:
@@ -65,20 +76,20 @@ def test_the_length_of_the_target_is_limited(gateway: Tight, over: int) -> None:
         assert client.answer().status == (414 if over else 404)
 
 
-def test_endless_headers_are_rejected(gateway: Tight) -> None:
-    limited, little = refused_by(gateway, "headers"), limited_growth(gateway.pid, 16 * MIB)
-    with limited, little, Client(gateway.http) as client:
+def test_endless_headers_are_rejected(gateway: LimitedGateway) -> None:
+    limited, bounded_memory = refused_by(gateway, "headers"), limited_growth(gateway.pid, 16 * MIB)
+    with limited, bounded_memory, Client(gateway.http) as client:
         client.send(b"GET / HTTP/1.1\r\nA: " + b"x" * 60_000)
         assert client.answer().status == 431
 
 
-def test_a_body_announced_too_large_is_rejected_before_it_arrives(gateway: Tight) -> None:
+def test_a_body_announced_too_large_is_rejected_before_it_arrives(gateway: LimitedGateway) -> None:
     with refused_by(gateway, "body"), Client(gateway.http) as client:
         client.send(head(length=BODY + 1))
         assert client.answer().status == 413
 
 
-def test_the_admin_listener_has_the_same_limits(gateway: Tight) -> None:
+def test_the_admin_listener_has_the_same_limits(gateway: LimitedGateway) -> None:
     with refused_by(gateway, "headers"), Client(gateway.admin) as client:
         client.send(head(*filling(1)))
         assert client.answer().status == 431
@@ -94,7 +105,7 @@ def test_the_admin_listener_has_the_same_limits(gateway: Tight) -> None:
 
 
 @pytest.mark.parametrize(("value", "code"), [(1000, "OK"), (2 * HEADERS, "RESOURCE_EXHAUSTED")])
-def test_the_bytes_of_metadata_are_limited(gateway: Tight, value: int, code: str) -> None:
+def test_the_bytes_of_metadata_are_limited(gateway: LimitedGateway, value: int, code: str) -> None:
     counts = ENGINE == "own" and code != "OK"
     with refused(gateway, counts, "headers"), channel(gateway.grpc) as rpc_channel:
         status = call(rpc_channel, message(), metadata=[("x-much", "x" * value)])
@@ -103,13 +114,15 @@ def test_the_bytes_of_metadata_are_limited(gateway: Tight, value: int, code: str
 
 @pytest.mark.skipif(ENGINE == "compat", reason="grpcio does not count them")
 @pytest.mark.parametrize(("count", "code"), [(10, "OK"), (COUNT, "RESOURCE_EXHAUSTED")])
-def test_the_number_of_metadata_entries_is_limited(gateway: Tight, count: int, code: str) -> None:
+def test_the_number_of_metadata_entries_is_limited(
+    gateway: LimitedGateway, count: int, code: str
+) -> None:
     with refused(gateway, code != "OK", "header_count"), channel(gateway.grpc) as rpc_channel:
         status = call(rpc_channel, message(), metadata=[(f"x-{i}", "x") for i in range(count)])
     assert status.code is grpc.StatusCode[code]
 
 
-def test_a_message_over_the_limit_is_rejected(gateway: Tight) -> None:
+def test_a_message_over_the_limit_is_rejected(gateway: LimitedGateway) -> None:
     with refused(gateway, ENGINE == "own", "body"), channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, message(BODY // 2 - 100)).code is grpc.StatusCode.OK
         status = call(rpc_channel, message(BODY // 2 + 100_000))
@@ -120,10 +133,12 @@ def test_a_message_over_the_limit_is_rejected(gateway: Tight) -> None:
 
 
 @pytest.mark.parametrize("length", [BODY + 1, 2**31, 2**32 - 1])
-def test_a_frame_over_the_limit_is_rejected_before_it_arrives(gateway: Tight, length: int) -> None:
+def test_a_frame_over_the_limit_is_rejected_before_it_arrives(
+    gateway: LimitedGateway, length: int
+) -> None:
     before = counted(gateway, outcome="too_large")
-    limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
-    with limited, little, Client(gateway.raw) as client:
+    limited, bounded_memory = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
+    with limited, bounded_memory, Client(gateway.raw) as client:
         client.send(frame(length))
         assert f"the limit is {BODY}" in frames.error_in(client)
         good_frame(gateway)
@@ -131,16 +146,18 @@ def test_a_frame_over_the_limit_is_rejected_before_it_arrives(gateway: Tight, le
 
 
 @pytest.mark.parametrize("sent", [20_000, 5_000_000])
-def test_a_rejected_frame_takes_no_memory_when_it_arrives(gateway: Tight, sent: int) -> None:
-    limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
-    with limited, little, Client(gateway.raw) as client:
+def test_a_rejected_frame_takes_no_memory_when_it_arrives(
+    gateway: LimitedGateway, sent: int
+) -> None:
+    limited, bounded_memory = refused_by(gateway, "body"), limited_growth(gateway.pid, 4 * MIB)
+    with limited, bounded_memory, Client(gateway.raw) as client:
         client.send(frame(100 * MIB) + bytes(sent))
         assert f"the limit is {BODY}" in frames.error_in(client)
         client.send(bytes(sent))
         good_frame(gateway)
 
 
-def test_empty_and_malformed_frames_are_rejected_without_a_close(gateway: Tight) -> None:
+def test_empty_and_malformed_frames_are_rejected_without_a_close(gateway: LimitedGateway) -> None:
     """The connection stays open."""
     before = counted(gateway, protocol="graphpipe", outcome="bad_request")
     with Client(gateway.raw) as client:

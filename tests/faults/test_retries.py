@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import h2
-from faults.behind import good_rpc
+from faults.low_limits import good
 from faults.payloads import document, tensor
 from faults.peer import (
     GOOD_BODY,
@@ -30,8 +30,8 @@ from faults.peer import (
     post,
     scripted,
 )
-from faults.rpc import call, channel, good_answer, infer_message
-from faults.tight import good
+from faults.rpc import call, channel, infer_message, ok_response
+from faults.scripted_backends import good_rpc
 from faults.watch import assert_healthy, closes_descriptors, counted, metric, unharmed, until
 
 FAULTS = ("refused", "broken", "declined", "silent", "outage", "slow", "full")
@@ -47,7 +47,7 @@ ROUTES = {
     "hedged": "timeout: 10s, idempotent: true, hedge: {after: 50ms}",
     "short": "timeout: 200ms",
 }
-ALONE = "health: {checks: never}, outliers: {consecutive_errors: 0}"
+NEVER_EJECTED = "health: {checks: never}, outliers: {consecutive_errors: 0}"
 """Settings with which failing endpoints are never ejected."""
 MANY = 12
 
@@ -56,11 +56,11 @@ GOOD: dict[str, Script] = {"rest": good_http, "grpc": good_rpc}
 
 
 @dataclass(frozen=True)
-class Reported:
+class Outcome:
     """A client's response: an HTTP status or a gRPC code, and headers or details."""
 
     status: object
-    words: str
+    details: str
 
     @property
     def is_good(self) -> bool:
@@ -75,18 +75,18 @@ class Harness:
     good: dict[str, Backend]
     engine: str
 
-    def send_request(self, kind: str, fault: str, route: str) -> Reported:
+    def send_request(self, kind: str, fault: str, route: str) -> Outcome:
         model = f"{route}.{fault}.{kind}"
         if kind == "grpc":
             status = call(self.channel, infer_message(model))
             retry_after = status.trailers.get("retry-after", "")
-            return Reported(status.code, f"{retry_after!s} {status.details}")
+            return Outcome(status.code, f"{retry_after!s} {status.details}")
         response = post(self.gateway.http, f"/v2/models/{model}/infer", document(tensor()))
-        return Reported(
+        return Outcome(
             response.status, f"{response.headers.get('retry-after', '')} {response.body.decode()}"
         )
 
-    def many(self, kind: str, fault: str, route: str, count: int = MANY) -> list[Reported]:
+    def send_requests(self, kind: str, fault: str, route: str, count: int = MANY) -> list[Outcome]:
         return [self.send_request(kind, fault, route) for _ in range(count)]
 
     def others(self) -> None:
@@ -95,8 +95,8 @@ class Harness:
     def metric(self, name: str, **labels: str) -> float:
         return metric(self.gateway, f"infergate_{name}", **labels)
 
-    def connected(self) -> None:
-        """Return the number of requests to each endpoint."""
+    def connect(self) -> None:
+        """Connect to every endpoint, and forget the requests that did so."""
         for name in self.good:
             fault, kind = name.split("-")
             backends = [self.good[name], *([] if fault == "refused" else [self.faulty[name]])]
@@ -104,7 +104,7 @@ class Harness:
                 lambda n=(kind, fault, "plain"), b=backends: (  # type: ignore[misc]
                     self.send_request(*n).is_good and all(each.connections for each in b)
                 ),
-                "it is connected",
+                "both endpoints are connected",
             )
             for each in backends:
                 each.requests.clear()
@@ -120,7 +120,7 @@ def _config(addresses: dict[str, tuple[str, str]]) -> str:
         protocol, scheme = PROTOCOLS[kind]
         lines.append(
             f"  {name}: {{protocol: {protocol}, profile: infergate, "
-            f'endpoints: ["{scheme}://{one}", "{scheme}://{two}"], {ALONE}, '
+            f'endpoints: ["{scheme}://{one}", "{scheme}://{two}"], {NEVER_EJECTED}, '
             f"{LIMITS.get(fault, '')}}}"
         )
     lines += ["routes:", "  - {model: identity, backend: ours}"]
@@ -151,64 +151,66 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
         gateway = stack.enter_context(started_infergate(_config(addresses), engine=request.param))
         created = stack.enter_context(channel(gateway.grpc))
         harness = Harness(gateway, created, faulty, good, request.param)
-        harness.connected()
+        harness.connect()
         with unharmed(gateway, harness.others):
             yield harness
         assert_healthy(gateway)
 
 
-both = pytest.mark.parametrize("kind", PROTOCOLS)
+over_http_and_grpc = pytest.mark.parametrize("kind", PROTOCOLS)
 
 
 # ---- a failing endpoint beside a healthy endpoint --------------------------------------------
 
 
-@both
+@over_http_and_grpc
 def test_a_refused_connection_is_retried_on_another_endpoint(harness: Harness, kind: str) -> None:
     before = harness.retries(kind, "refused", "not_sent")
-    assert all(error.is_good for error in harness.many(kind, "refused", "plain"))
+    assert all(outcome.is_good for outcome in harness.send_requests(kind, "refused", "plain"))
     assert harness.retries(kind, "refused", "not_sent") > before
     harness.others()
 
 
-def _half(kind: str) -> Script:
+def _truncated(kind: str) -> Script:
     """Record a request, send half of the response, and close."""
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
-        backend.requests.append("half")
+        backend.requests.append("truncated")
         connection.write(http_answer(GOOD_BODY)[:-9])
 
     def rpc(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
         stream = server.call()
-        backend.requests.append("half")
-        server.send(h2.headers(stream), h2.data(stream, h2.message(good_answer())[:9]))
+        backend.requests.append("truncated")
+        server.send(h2.headers(stream), h2.data(stream, h2.message(ok_response())[:9]))
 
     return {"rest": http, "grpc": rpc}[kind]
 
 
-@both
+@over_http_and_grpc
 def test_a_truncated_response_is_retried_if_idempotent(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"broken-{kind}"]
-    faulty.use(_half(kind))
+    faulty.use(_truncated(kind))
     with closes_descriptors(harness.gateway.pid):
         until(
             lambda: (
-                all(case.is_good for case in harness.many(kind, "broken", "twice", 4))
-                and "half" in faulty.requests
+                all(
+                    outcome.is_good for outcome in harness.send_requests(kind, "broken", "twice", 4)
+                )
+                and "truncated" in faulty.requests
             ),
             "the faulty endpoint received requests, and no client noticed",
         )
         assert harness.retries(kind, "broken", "broken") == len(faulty.requests)
         seen = len(faulty.requests)
-        case = harness.many(kind, "broken", "plain")
-        failed = [each for each in case if not each.is_good]
+        outcomes = harness.send_requests(kind, "broken", "plain")
+        failed = [each for each in outcomes if not each.is_good]
         assert len(failed) == len(faulty.requests) - seen
         for each in failed:
             assert each.status in (502, grpc.StatusCode.INTERNAL)
-            assert f"backend 'broken-{kind}'" in each.words
-            assert "is incomplete" in each.words or "closed the connection" in each.words
+            assert f"backend 'broken-{kind}'" in each.details
+            assert "is incomplete" in each.details or "closed the connection" in each.details
         harness.others()
         faulty.use(GOOD[kind])
 
@@ -231,32 +233,31 @@ def _declines(kind: str) -> Script:
     return {"rest": http, "grpc": rpc}[kind]
 
 
-@both
+@over_http_and_grpc
 def test_a_declined_request_is_retried_if_idempotent(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"declined-{kind}"]
     faulty.use(_declines(kind))
     until(
         lambda: (
-            all(case.is_good for case in harness.many(kind, "declined", "twice", 4))
+            all(outcome.is_good for outcome in harness.send_requests(kind, "declined", "twice", 4))
             and "declined" in faulty.requests
         ),
         "the faulty endpoint received requests, and no client noticed",
     )
     seen = len(faulty.requests)
-    case = harness.many(kind, "declined", "plain")
-    failed = [each for each in case if not each.is_good]
+    outcomes = harness.send_requests(kind, "declined", "plain")
+    failed = [each for each in outcomes if not each.is_good]
     assert len(failed) == len(faulty.requests) - seen
-    assert all("not now" in each.words for each in failed)
+    assert all("not now" in each.details for each in failed)
     assert harness.retries(kind, "declined", "declined") == seen
     faulty.use(GOOD[kind])
 
 
 def test_an_unprocessed_call_counts_as_not_sent(harness: Harness) -> None:
-    """After REFUSED_STREAM, or a GOAWAY before the call, the call was not processed (RFC 9113,
-    8.7)."""
+    """REFUSED_STREAM means that the call was not processed (RFC 9113, 8.7)."""
     before = harness.retries("grpc", "silent", "not_sent")
     if harness.engine == "compat":
-        pytest.skip("grpcio does not tell")
+        pytest.skip("grpcio does not report it")
 
     def refuses(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
@@ -269,7 +270,7 @@ def test_an_unprocessed_call_counts_as_not_sent(harness: Harness) -> None:
     faulty.use(refuses)
     until(
         lambda: (
-            all(case.is_good for case in harness.many("grpc", "silent", "plain", 4))
+            all(outcome.is_good for outcome in harness.send_requests("grpc", "silent", "plain", 4))
             and "refused" in faulty.requests
         ),
         "the faulty endpoint received requests, and no client noticed",
@@ -278,14 +279,14 @@ def test_an_unprocessed_call_counts_as_not_sent(harness: Harness) -> None:
     faulty.use(good_rpc)
 
 
-@both
+@over_http_and_grpc
 def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"silent-{kind}"]
     hung = threading.Event()
 
     def silent(connection: Connection, backend: Backend) -> None:
         hung.set()
-        connection.gone()
+        connection.wait_closed()
 
     def silent_rpc(connection: Connection, backend: Backend) -> None:
         h2.Server(connection).call()
@@ -295,7 +296,9 @@ def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
     with closes_descriptors(harness.gateway.pid):
         until(
             lambda: (
-                all(case.is_good for case in harness.many(kind, "silent", "tries", 4))
+                all(
+                    outcome.is_good for outcome in harness.send_requests(kind, "silent", "tries", 4)
+                )
                 and hung.is_set()
             ),
             "the faulty endpoint received requests, and no client noticed",
@@ -307,10 +310,10 @@ def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
 
 def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) -> None:
     backends = (harness.faulty["broken-grpc"], harness.good["broken-grpc"])
-    inner = pb.ModelInferResponse.FromString(good_answer())
+    inner = pb.ModelInferResponse.FromString(ok_response())
     message = pb.ModelStreamInferResponse(infer_response=inner).SerializeToString()
     request = pb.ModelInferRequest.FromString(infer_message("twice.broken.grpc"))
-    come = threading.Event()
+    arrived = threading.Event()
 
     def breaks_at_once(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
@@ -322,7 +325,7 @@ def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) ->
         stream = server.call()
         backend.requests.append("stream")
         server.send(h2.headers(stream), h2.data(stream, h2.message(message)))
-        come.wait(20)
+        arrived.wait(20)
 
     def streamed(script: Script) -> tuple[int, str, int]:
         """Return the number of responses, the error after them, and the number of backend
@@ -330,23 +333,23 @@ def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) ->
         for backend in backends:
             backend.requests.clear()
             backend.use(script)
-        come.clear()
-        wanted = harness.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-        answers, error = 0, ""
-        for each in wanted(iter([request.SerializeToString()]), timeout=20):
+        arrived.clear()
+        call = harness.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        responses, error = 0, ""
+        for each in call(iter([request.SerializeToString()]), timeout=20):
             result = pb.ModelStreamInferResponse.FromString(each)
             error = result.error_message
-            answers += not error
-            come.set()
-        return answers, error, sum(len(each.requests) for each in backends)
+            responses += not error
+            arrived.set()
+        return responses, error, sum(len(each.requests) for each in backends)
 
     before = harness.retries("grpc", "broken", "broken")
-    answers, error, tries = streamed(breaks_at_once)
-    assert (answers, tries) == (0, 3)
+    responses, error, attempts = streamed(breaks_at_once)
+    assert (responses, attempts) == (0, 3)
     assert harness.retries("grpc", "broken", "broken") == before + 2
     assert "is incomplete" in error or "closed the connection" in error
-    answers, error, tries = streamed(breaks_after_one)
-    assert (answers, tries) == (1, 1)
+    responses, error, attempts = streamed(breaks_after_one)
+    assert (responses, attempts) == (1, 1)
     assert "is incomplete" in error or "closed the connection" in error
     for backend in backends:
         backend.use(good_rpc)
@@ -358,7 +361,7 @@ def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) ->
 AT_ONCE = 40
 
 
-@both
+@over_http_and_grpc
 def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind: str) -> None:
     """All requests in progress break off together. A fifth of them is retried, and the others
     fail."""
@@ -366,14 +369,14 @@ def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind
     name, together = f"outage-{kind}", threading.Barrier(AT_ONCE + 1)
     arrived = threading.Semaphore(AT_ONCE)
 
-    def met() -> None:
+    def wait_for_all() -> None:
         if arrived.acquire(blocking=False):  # a first attempt waits for all other first attempts
             together.wait(20)
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
         backend.requests.append("broke")
-        met()
+        wait_for_all()
 
     def rpc(connection: Connection, backend: Backend) -> None:
         # All calls share this connection, which breaks when they have arrived.
@@ -394,7 +397,7 @@ def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind
         harness.others()
         result = [each.result() for each in pending]
     assert not any(each.is_good for each in result)
-    assert all(f"backend '{name}'" in each.words for each in result)
+    assert all(f"backend '{name}'" in each.details for each in result)
     sent = sum(len(each.requests) for each in backends)
     retries = harness.retries(kind, "outage", "broken")
     assert sent <= AT_ONCE + retries
@@ -410,14 +413,14 @@ def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind
 # ---- slow endpoints --------------------------------------------------------------------------
 
 
-@both
+@over_http_and_grpc
 def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: str) -> None:
     faulty, name = harness.faulty[f"slow-{kind}"], f"slow-{kind}"
     cancelled = threading.Event()
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
-        connection.gone()  # HTTP/1.1 has no other signal
+        connection.wait_closed()  # HTTP/1.1 has no other signal
         cancelled.set()
 
     def rpc(connection: Connection, backend: Backend) -> None:
@@ -432,7 +435,7 @@ def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: 
     with closes_descriptors(harness.gateway.pid):
         until(
             lambda: (
-                all(case.is_good for case in harness.many(kind, "slow", "hedged", 4))
+                all(outcome.is_good for outcome in harness.send_requests(kind, "slow", "hedged", 4))
                 and cancelled.is_set()
             ),
             "the slow endpoint received requests, and no client noticed",
@@ -445,7 +448,7 @@ def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: 
 # ---- overload --------------------------------------------------------------------------------
 
 
-@both
+@over_http_and_grpc
 def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
     harness: Harness, kind: str
 ) -> None:
@@ -455,7 +458,7 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
     def http(connection: Connection, backend: Backend) -> None:
         while True:
             connection.request()
-            backend.requests.append("asked")
+            backend.requests.append("received")
             release.wait(20)
             connection.write(http_answer(GOOD_BODY))
 
@@ -463,27 +466,27 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
         server = h2.Server(connection)
         while True:
             stream = server.call()
-            backend.requests.append("asked")
+            backend.requests.append("received")
             release.wait(20)
-            server.send(h2.answer(stream, good_answer()))
+            server.send(h2.answer(stream, ok_response()))
 
     backends = (harness.faulty[name], harness.good[name])
     for backend in backends:
         backend.use({"rest": http, "grpc": rpc}[kind])
 
-    def wanted() -> int:
-        return sum(each.requests.count("asked") for each in backends)
+    def received() -> int:
+        return sum(each.requests.count("received") for each in backends)
 
     def waiting() -> float:
         return harness.metric("queue_requests", backend=name)
 
     with ThreadPoolExecutor(2) as clients:
         handled = clients.submit(harness.send_request, kind, "full", "plain")
-        until(lambda: wanted() == 1, "the first request is in progress")
+        until(lambda: received() == 1, "the first request is in progress")
         late = harness.send_request(kind, "full", "short")
         assert late.status in (504, grpc.StatusCode.DEADLINE_EXCEEDED)
         expected = f"backend '{name}': the deadline passed while the request waited in the queue"
-        assert expected in late.words
+        assert expected in late.details
         assert harness.metric("queue_refusals_total", backend=name, reason="expired") == 1
         waits = clients.submit(harness.send_request, kind, "full", "plain")
         until(lambda: waiting() == 1, "the second request waits")
@@ -491,18 +494,19 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
             refused = harness.send_request(kind, "full", "plain")
             assert refused.status in (503, grpc.StatusCode.UNAVAILABLE)
             assert (
-                "at its limit of 1 concurrent requests, and its queue of 1 is full" in refused.words
+                "at its limit of 1 concurrent requests, and its queue of 1 is full"
+                in refused.details
             )
-            assert refused.words.startswith("1 ")  # the value of Retry-After
+            assert refused.details.startswith("1 ")  # the value of Retry-After
         assert harness.metric("queue_refusals_total", backend=name, reason="full") == 3
         assert counted(harness.gateway, backend=name, outcome="overloaded") == 3
         harness.others()
         assert post(harness.gateway.http, "/v2/models/identity/ready", b"").status in (200, 405)
-        assert wanted() == 1
+        assert received() == 1
         release.set()
         assert handled.result().is_good
         assert waits.result().is_good
-    assert wanted() == 2
+    assert received() == 2
     assert waiting() == 0
     for backend in backends:
         backend.use(GOOD[kind])

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 
 from faults import frames
+from faults.low_limits import LimitedGateway, head
 from faults.peer import Client
-from faults.tight import Tight, head
 from faults.watch import MIB, rises, until
 
 _STATES = {"01": "ESTABLISHED", "04": "FIN_WAIT1", "05": "FIN_WAIT2"}
@@ -24,26 +24,26 @@ def states(client: Client, address: str) -> list[str]:
     return [_STATES.get(row[3], row[3]) for row in rows if (row[1], row[2]) == ends]
 
 
-def is_cut_off(client: Client, address: str, whole: bytes) -> None:
+def send_and_wait_for_disconnect(client: Client, address: str, request: bytes) -> None:
     client.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
-    client.send(whole)
+    client.send(request)
     until(lambda: "ESTABLISHED" not in states(client, address), "the client is disconnected")
 
 
-def test_over_http(gateway: Tight) -> None:
-    response = [
+def test_over_http(gateway: LimitedGateway) -> None:
+    inputs = [
         {"name": f"INPUT{i}", "datatype": "UINT8", "shape": [3 * MIB],
          "parameters": {"binary_data_size": 3 * MIB}} for i in (0, 1)
     ]  # fmt: skip
-    document = json.dumps({"inputs": response, "parameters": {"binary_data_output": True}}).encode()
+    document = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     whole = document + bytes(6 * MIB)
     length = f"Inference-Header-Content-Length: {len(document)}"
     slow = rises(gateway, REFUSED, listener="http", reason="slow_reader")
     with slow, Client(gateway.http) as client:
-        is_cut_off(client, gateway.http, head(length, length=len(whole)) + whole)
+        send_and_wait_for_disconnect(client, gateway.http, head(length, length=len(whole)) + whole)
 
 
-def test_on_a_raw_socket(gateway: Tight) -> None:
+def test_on_a_raw_socket(gateway: LimitedGateway) -> None:
     slow = rises(gateway, REFUSED, listener="graphpipe[0]", reason="slow_reader")
     with slow, Client(gateway.raw) as client:
-        is_cut_off(client, gateway.raw, frames.LONG_FRAME)
+        send_and_wait_for_disconnect(client, gateway.raw, frames.LONG_FRAME)

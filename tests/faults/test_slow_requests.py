@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from faults import frames
+from faults.low_limits import GOOD, LimitedGateway, frame, good_frame, head
 from faults.peer import Client
-from faults.tight import GOOD, Tight, frame, good_frame, head
 from faults.watch import MIB, counted, limited_growth, refused_by, tried_repeatedly
 
 _STALLS = {
@@ -21,7 +21,7 @@ _STALLS = {
 }
 
 
-def test_a_stalled_request_gets_408(gateway: Tight) -> None:
+def test_a_stalled_request_gets_408(gateway: LimitedGateway) -> None:
     headers, bodies = (
         refused_by(gateway, "header_time", 2),
         refused_by(gateway, "idle_body_time", 3),
@@ -34,7 +34,7 @@ def test_a_stalled_request_gets_408(gateway: Tight) -> None:
             answer = client.answer()
             assert answer.status == 408, stall
             assert "in time" in answer.error, stall
-            assert client.rest() == b"", stall
+            assert client.read_to_end() == b"", stall
 
 
 def trickle(client: Client, piece: bytes) -> bytes:
@@ -59,7 +59,7 @@ _PIECES = (
 
 
 @tried_repeatedly
-def test_a_request_in_small_pieces_ends_at_its_time_limit(gateway: Tight) -> None:
+def test_a_request_in_small_pieces_ends_at_its_time_limit(gateway: LimitedGateway) -> None:
     def status_line(begin: bytes, piece: bytes) -> bytes:
         with Client(gateway.http) as client:
             client.send(begin)
@@ -68,8 +68,8 @@ def test_a_request_in_small_pieces_ends_at_its_time_limit(gateway: Tight) -> Non
     before = counted(gateway, outcome="timeout")
     headers, bodies = refused_by(gateway, "header_time"), refused_by(gateway, "idle_body_time", 2)
     with headers, bodies, ThreadPoolExecutor(len(_PIECES)) as clients:
-        result = list(clients.map(status_line, *zip(*_PIECES, strict=True)))
-    assert result == [b"HTTP/1.1 408 "] * len(_PIECES)
+        status_lines = list(clients.map(status_line, *zip(*_PIECES, strict=True)))
+    assert status_lines == [b"HTTP/1.1 408 "] * len(_PIECES)
     assert counted(gateway, outcome="timeout") == before + len(_PIECES)
 
 
@@ -77,7 +77,7 @@ def test_a_request_in_small_pieces_ends_at_its_time_limit(gateway: Tight) -> Non
 
 
 @tried_repeatedly
-def test_a_stalled_frame_is_rejected(gateway: Tight) -> None:
+def test_a_stalled_frame_is_rejected(gateway: LimitedGateway) -> None:
     """The frames end within their length, before the message, and within it."""
     before = counted(gateway, protocol="graphpipe", outcome="timeout")
     headers, bodies = refused_by(gateway, "header_time"), refused_by(gateway, "idle_body_time", 3)
@@ -88,18 +88,18 @@ def test_a_stalled_frame_is_rejected(gateway: Tight) -> None:
         good_frame(gateway)
         for client in clients:
             assert "in time" in frames.error_in(client)
-            assert client.rest() == b""
+            assert client.read_to_end() == b""
     assert counted(gateway, protocol="graphpipe", outcome="timeout") == before + len(clients)
 
 
-def test_a_slow_frame_is_rejected(gateway: Tight) -> None:
+def test_a_slow_frame_is_rejected(gateway: LimitedGateway) -> None:
     with refused_by(gateway, "idle_body_time"), Client(gateway.raw) as client:
         client.send(frame(MIB))
         assert b"in time" in trickle(client, b"x")
         good_frame(gateway)
 
 
-def test_long_announced_messages_cost_little(gateway: Tight) -> None:
+def test_long_announced_messages_cost_little(gateway: LimitedGateway) -> None:
     """Memory is not allocated before the bytes arrive."""
     with (
         limited_growth(gateway.pid, 16 * MIB),

@@ -15,9 +15,9 @@ import pytest
 
 from e2e.running import ENGINE, LISTENERS, Infergate, started_infergate
 from faults import frames, h2
+from faults.low_limits import LimitedGateway, good, head
 from faults.peer import Client
 from faults.rpc import INFER
-from faults.tight import Tight, good, head
 from faults.watch import MIB, assert_healthy, metric, refused_by, unharmed, until
 
 BUDGET = 16 * MIB
@@ -47,7 +47,7 @@ def grpc(method: str, sent: int) -> bytes:
 
 
 DATA = h2.frame(h2.DATA, 0, 1, b"x")
-DRIPS: dict[str, tuple[str, bytes, bytes]] = {
+SLOW_REQUESTS: dict[str, tuple[str, bytes, bytes]] = {
     "a length": ("http", head(length=SIZE), b"x"),
     "all but a KiB": ("http", head(length=SIZE) + bytes(SIZE - 1024), b"x"),
     "a chunk": (
@@ -60,16 +60,18 @@ DRIPS: dict[str, tuple[str, bytes, bytes]] = {
     "a message of a stream": ("grpc", grpc(STREAM, 1000), DATA),
 }  # fmt: skip
 if ENGINE == "compat":  # grpcio delivers only complete messages
-    DRIPS = {name: trickle for name, trickle in DRIPS.items() if trickle[0] != "grpc"}
+    SLOW_REQUESTS = {
+        name: request for name, request in SLOW_REQUESTS.items() if request[0] != "grpc"
+    }
 REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"memory is short"}
 
 
 @pytest.fixture(scope="module")
-def harness() -> Iterator[Tight]:
+def harness() -> Iterator[LimitedGateway]:
     listener, raw = frames.raw_listener()
     with started_infergate(CONFIG, LISTENERS + listener) as each:
         assert send_request(each) == 200
-        yield Tight(each.http, each.grpc, each.admin, each.pid, each.log, raw)
+        yield LimitedGateway(each.http, each.grpc, each.admin, each.pid, each.log, raw)
         assert_healthy(each)
 
 
@@ -120,29 +122,29 @@ class SlowSenders:
                     client.socket.send(self._piece)
 
 
-@pytest.mark.parametrize("trickle", DRIPS)
-def test_slow_senders_do_not_keep_the_memory_budget(harness: Tight, trickle: str) -> None:
+@pytest.mark.parametrize("name", SLOW_REQUESTS)
+def test_slow_senders_do_not_keep_the_memory_budget(harness: LimitedGateway, name: str) -> None:
     """A new client is rejected at first, then served within seconds. A client that sends at a
     steady rate is not disconnected."""
-    kind, begin, piece = DRIPS[trickle]
+    kind, begin, piece = SLOW_REQUESTS[name]
     address = {"http": harness.http, "grpc": harness.grpc, "raw": harness.raw}[kind]
     with (
-        unharmed(harness, lambda: good(harness), grows=4 * BUDGET),
+        unharmed(harness, lambda: good(harness), max_growth=4 * BUDGET),
         ThreadPoolExecutor(1) as steady_sender,
         ExitStack() as stack,
     ):
         steady = steady_sender.submit(send_request, harness, SIZE, 64, 0.08)
         until(lambda: held(harness) >= SIZE, "the steady client sends")
         with refused_by(harness, "in_flight_bytes"):
-            drippers = SlowSenders(address, begin, piece, stack)
-            until(lambda: held(harness) > BUDGET * 3 // 4, "they hold most of the memory")
+            slow_senders = SlowSenders(address, begin, piece, stack)
+            until(lambda: held(harness) > BUDGET * 3 // 4, "slow senders hold most of the memory")
             began = time.monotonic()
             until(lambda: send_request(harness) == 200, "requests are accepted again")
             assert time.monotonic() - began < SECONDS
         assert [send_request(harness) for _ in range(20)] == [200] * 20
         assert steady.result() == 200
         until(
-            lambda: any(REJECTIONS[kind] in document for document in drippers.responses),
+            lambda: any(REJECTIONS[kind] in response for response in slow_senders.responses),
             "at least one client receives the reason",
         )
     until(lambda: held(harness) == 0, "the memory is released")

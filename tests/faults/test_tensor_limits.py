@@ -75,13 +75,13 @@ class Harness:
         return str(grpc_rejection(status).code if wire.method == OLD_INFER else status.code.name)
 
 
-ASKS: dict[str, tuple[Callable[[Harness, int, int], str], str]] = {
-    "v2-rest": (lambda harness, *much: harness.posted("v2-rest", *much), "400"),
-    "v2-grpc": (lambda harness, *much: harness.called("v2-grpc", *much), "INVALID_ARGUMENT"),
-    "trtis-http": (lambda harness, *much: harness.posted("trtis-http", *much), "INVALID_ARG"),
-    "trtis-grpc": (lambda harness, *much: harness.called("trtis-grpc", *much), "INVALID_ARG"),
-    "graphpipe": (lambda harness, *much: harness.posted("graphpipe", *much), "400"),
-    "graphpipe, raw": (lambda harness, *much: harness.framed(*much), "400"),
+PROTOCOLS: dict[str, tuple[Callable[[Harness, int, int], str], str]] = {
+    "v2-rest": (lambda harness, *sizes: harness.posted("v2-rest", *sizes), "400"),
+    "v2-grpc": (lambda harness, *sizes: harness.called("v2-grpc", *sizes), "INVALID_ARGUMENT"),
+    "trtis-http": (lambda harness, *sizes: harness.posted("trtis-http", *sizes), "INVALID_ARG"),
+    "trtis-grpc": (lambda harness, *sizes: harness.called("trtis-grpc", *sizes), "INVALID_ARG"),
+    "graphpipe": (lambda harness, *sizes: harness.posted("graphpipe", *sizes), "400"),
+    "graphpipe, raw": (lambda harness, *sizes: harness.framed(*sizes), "400"),
 }
 
 
@@ -108,7 +108,7 @@ def harness(running: Harness) -> Iterator[Harness]:
 CASES = [
     (limit, protocol)
     for limit in ("tensors", "rank")
-    for protocol in ASKS
+    for protocol in PROTOCOLS
     # In the legacy API, a request's shape must match the model's shape.
     if limit == "tensors" or not protocol.startswith("trtis")
 ]
@@ -118,10 +118,10 @@ CASES = [
 def test_one_tensor_or_dimension_more_than_the_limit_is_rejected(
     harness: Harness, limit: str, protocol: str
 ) -> None:
-    send_request, refused = ASKS[protocol]
+    send_request, refused = PROTOCOLS[protocol]
     with refused_by(harness.gateway, limit):
-        much = (MAX_TENSORS + 1, 2) if limit == "tensors" else (2, MAX_TENSORS + 1)
-        assert send_request(harness, *much) == refused
+        sizes = (MAX_TENSORS + 1, 2) if limit == "tensors" else (2, MAX_TENSORS + 1)
+        assert send_request(harness, *sizes) == refused
 
 
 def test_a_shape_with_very_many_dimensions(harness: Harness) -> None:

@@ -1,6 +1,5 @@
-"""Every malformed tensor, on all four pairs of protocols, passed through and translated: rejected
-by name before any backend receives it. The next request on the connection and other clients are
-served, and the process survives."""
+"""Tests that every malformed tensor is rejected with its name before any backend receives it, for
+each pair of V2 protocols. The next request on the connection and other clients are served."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import ENGINE, Infergate, started_infergate
-from faults.payloads import REST, RPC, Wrong, document, tensor
+from faults.low_limits import message
+from faults.payloads import REST, RPC, InvalidRequest, document, tensor
 from faults.peer import Backend, Client, good_http, post, scripted
 from faults.rpc import RpcBackend, call, channel, infer_message, rpc_backend
-from faults.tight import message
 from faults.watch import alive, assert_healthy, counted, unharmed
 
 CONFIG = """
@@ -95,29 +94,29 @@ def harness() -> Iterator[Harness]:
             assert_healthy(gateway)
 
 
-def refused_by_rest(harness: Harness, path: str, wrong: Wrong) -> None:
-    headers = dict(wrong.headers or {})
-    if wrong.head is not None:
-        headers["Inference-Header-Content-Length"] = wrong.head
+def refused_by_rest(harness: Harness, path: str, invalid: InvalidRequest) -> None:
+    headers = dict(invalid.headers or {})
+    if invalid.head is not None:
+        headers["Inference-Header-Content-Length"] = invalid.head
     with Client(harness.gateway.http) as client:
-        client.post(path, wrong.body, headers)
+        client.post(path, invalid.body, headers)
         answer = client.answer()
         if answer.headers.get("connection") != "close":
             client.post("/v2/models/identity/infer", GOOD)
             assert client.answer().status == 200
-    assert answer.status in wrong.http, answer.body
+    assert answer.status in invalid.http, answer.body
     assert answer.headers["content-type"] == "application/json"
-    assert re.search(wrong.names, answer.error), answer.error
+    assert re.search(invalid.names, answer.error), answer.error
     harness.refused.append(path)
 
 
-def refused_by_grpc(harness: Harness, model: str, wrong: Wrong) -> None:
+def refused_by_grpc(harness: Harness, model: str, invalid: InvalidRequest) -> None:
     status = call(
-        harness.channel, pb.ModelInferRequest(model_name=model).SerializeToString() + wrong.body
+        harness.channel, pb.ModelInferRequest(model_name=model).SerializeToString() + invalid.body
     )
-    assert status.code is wrong.grpc, status
-    assert re.search(wrong.names, status.details), status.details
-    if ENGINE == "own" or wrong.grpc is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+    assert status.code is invalid.grpc, status
+    assert re.search(invalid.names, status.details), status.details
+    if ENGINE == "own" or invalid.grpc is not grpc.StatusCode.RESOURCE_EXHAUSTED:
         harness.refused.append(model)
 
 
@@ -163,7 +162,7 @@ def test_a_raw_request_that_does_not_fit_the_model(
 ) -> None:
     before = harness.reached()
     path = f"/v2/models/{route}/infer"
-    refused_by_rest(harness, path, Wrong("INPUT0", body, headers=RAW))
+    refused_by_rest(harness, path, InvalidRequest("INPUT0", body, headers=RAW))
     assert harness.reached() == before
     assert post(harness.gateway.http, path, b"x" * 16, RAW).status == 200
 
@@ -182,12 +181,16 @@ def test_shared_memory_of_another_host_is_unsupported(harness: Harness, route: s
     before = harness.reached()
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     body = document(tensor(data=None, parameters=region))
-    refused_by_rest(harness, f"/v2/models/{route}/infer", Wrong("INPUT0", body, http=(501,)))
+    refused_by_rest(
+        harness, f"/v2/models/{route}/infer", InvalidRequest("INPUT0", body, http=(501,))
+    )
     request = pb.ModelInferRequest()
     request.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
     request.inputs[0].parameters["shared_memory_region"].string_param = "r"
-    wrong = Wrong("INPUT0", request.SerializeToString(), grpc=grpc.StatusCode.UNIMPLEMENTED)
-    refused_by_grpc(harness, route, wrong)
+    invalid = InvalidRequest(
+        "INPUT0", request.SerializeToString(), grpc=grpc.StatusCode.UNIMPLEMENTED
+    )
+    refused_by_grpc(harness, route, invalid)
     assert harness.reached() == before
 
 
@@ -212,7 +215,7 @@ def test_wrong_models_versions_and_paths(
     harness: Harness, path: str, status: int, names: str
 ) -> None:
     before = harness.reached()
-    refused_by_rest(harness, path, Wrong(names, document(tensor()), http=(status,)))
+    refused_by_rest(harness, path, InvalidRequest(names, document(tensor()), http=(status,)))
     assert harness.reached() == before
     assert harness.good()
 

@@ -21,17 +21,17 @@ P = ParamSpec("P")
 SECONDS = 60.0
 """The time limit for a condition."""
 MIB = 1 << 20
-KEEPS = {"own": 24, "compat": 64}[ENGINE] * MIB
-"""Bytes that may remain in use, because memory is released in large pieces and grpcio keeps some of
-it."""
+MAX_RETAINED = {"own": 24, "compat": 64}[ENGINE] * MIB
+"""Bytes that may remain in use, because allocators release memory in large pieces and grpcio keeps
+buffers."""
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PAUSE = 0.1
-"""Seconds between two requests of the other client."""
+"""Seconds between two requests of the client in ``others_unaffected``."""
 
 
 @dataclass
-class Done:
-    """Counts checked faults. conftest uses it to verify that each test checks at least one
+class CheckCounters:
+    """Counters of checks, with which conftest verifies that each test checks at least one
     fault."""
 
     begun: int = 0
@@ -51,22 +51,22 @@ class Done:
             self.open -= 1
 
 
-done = Done()
+checks = CheckCounters()
 
 
-def until(met: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-    """Poll a condition that sends no notification."""
+def until(condition: Callable[[], bool], description: str, seconds: float = SECONDS) -> None:
+    """Wait until ``condition`` returns true, by polling. Fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     pause = 0.005
-    while not met():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {description}"
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
 
 
 def tried_repeatedly(test: Callable[P, None]) -> Callable[P, None]:
-    """Repeat a test that fails, up to five times. This is for clients that are slower than usual
-    but faster than a limit, because on a busy machine any client may be slower than that."""
+    """Run a test up to five times until it passes. For tests whose slow client must stay just
+    within a time limit, which it may miss on a busy machine."""
 
     @functools.wraps(test)
     def attempts(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -81,11 +81,11 @@ def tried_repeatedly(test: Callable[P, None]) -> Callable[P, None]:
 
 def open_files(pid: int) -> list[str]:
     """Return the target of each open descriptor of a process."""
-    held = []
+    targets = []
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            held.append(str(each.readlink()))
-    return held
+            targets.append(str(each.readlink()))
+    return targets
 
 
 def descriptors(pid: int) -> int:
@@ -105,7 +105,7 @@ def resident(pid: int) -> int:
 
 @contextmanager
 def limited_growth(pid: int, size: int) -> Iterator[None]:
-    """Check that the process never holds ``size`` bytes more than now while the block runs."""
+    """Check that memory grows by at most ``size`` bytes while the block runs."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # reset the peak
     before = resident(pid)
     yield
@@ -114,12 +114,12 @@ def limited_growth(pid: int, size: int) -> Iterator[None]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes."""
-    found: list[int] = []
+    """Return the ids of the child processes."""
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError):  # it may end meanwhile
-            found += map(int, (task / "children").read_text().split())
-    return found
+            pids += map(int, (task / "children").read_text().split())
+    return pids
 
 
 @contextmanager
@@ -131,7 +131,8 @@ def closes_descriptors(pid: int) -> Iterator[None]:
 
 
 def logged_bugs(gateway: Infergate) -> str:
-    """Return the log lines that report bugs, except request lines, which may report a backend's."""
+    """Return the log lines that report bugs, except request lines, which may report errors of a
+    backend."""
     log = gateway.log.read_text(errors="replace")
     lines = [
         line
@@ -146,7 +147,7 @@ def logged_bugs(gateway: Infergate) -> str:
 
 
 def alive(gateway: Infergate) -> bool:
-    """Return whether the started process still runs (and is not a zombie)."""
+    """Return whether the started process still runs and is not a zombie."""
     stat = Path(f"/proc/{gateway.pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
@@ -157,13 +158,13 @@ def metric(gateway: Infergate, name: str, **labels: str) -> float:
 
 
 def sample(scrape: str, name: str, **labels: str) -> float:
-    done.metrics += 1
+    checks.metrics += 1
     total = 0.0
     for line in scrape.splitlines():
         if line.startswith((f"{name} ", f"{name}{{")):
             labelled, _, value = line.removeprefix(name).rpartition(" ")
             fields = dict(_LABEL.findall(labelled))
-            if all(fields.get(key) == wanted for key, wanted in labels.items()):
+            if all(fields.get(key) == label for key, label in labels.items()):
                 total += float(value)
     return total
 
@@ -187,7 +188,8 @@ def rises(gateway: Infergate, name: str, by: float = 1, **labels: str) -> Iterat
 def refused_by(
     gateway: Infergate, limit: str, count: int = 1
 ) -> contextlib.AbstractContextManager[None]:
-    """Check that ``count`` requests are rejected in the block by this limit of docs/limits.md."""
+    """Check that the block causes at least ``count`` requests to be rejected by ``limit`` (see
+    docs/limits.md)."""
     return rises(gateway, "infergate_refused_requests_total", count, limit=limit)
 
 
@@ -206,23 +208,23 @@ def releases_connections(gateway: Infergate, listener: str) -> Iterator[None]:
 
 @contextmanager
 def others_unaffected(good: Callable[[], object]) -> Iterator[None]:
-    """While the block runs, let another client send requests repeatedly: ``good`` raises, or
-    returns False, on a wrong response."""
-    over = threading.Event()
+    """While the block runs, let another client call ``good`` repeatedly. ``good`` sends a request,
+    and raises or returns False on a wrong response."""
+    is_over = threading.Event()
 
-    def send_request() -> None:
+    def send_requests() -> None:
         while True:
             assert good() is not False
-            if over.wait(_PAUSE):
+            if is_over.wait(_PAUSE):
                 return
 
     with ThreadPoolExecutor(1) as another:
-        request = another.submit(send_request)
+        requests = another.submit(send_requests)
         try:
             yield
         finally:
-            over.set()
-        request.result()
+            is_over.set()
+        requests.result()
 
 
 def at_rest(gateway: Infergate) -> bool:
@@ -242,22 +244,22 @@ keep running."""
 def unharmed(
     gateway: Infergate,
     good: Callable[[], object],
-    grows: int = 64 * MIB,
-    keeps: int = KEEPS,
-    opens: int = 0,
+    max_growth: int = 64 * MIB,
+    max_retained: int = MAX_RETAINED,
+    max_new_descriptors: int = 0,
 ) -> Iterator[None]:
     """Run a fault in the block while another client is served without errors.
 
-    The process never holds ``grows`` bytes more memory than before. Soon afterwards it has at most
-    ``keeps`` bytes more and no requests in flight. It then has at most ``opens`` more descriptors,
-    of lasting connections to backends.
+    Memory grows by at most ``max_growth`` bytes. Soon afterwards, the process uses at most
+    ``max_retained`` bytes more than before and has no requests in flight. It then has at most
+    ``max_new_descriptors`` more descriptors, for persistent connections to backends.
     """
-    held, memory = descriptors(gateway.pid) + opens, resident(gateway.pid)
-    with done.watching(), limited_growth(gateway.pid, grows), others_unaffected(good):
+    held, memory = descriptors(gateway.pid) + max_new_descriptors, resident(gateway.pid)
+    with checks.watching(), limited_growth(gateway.pid, max_growth), others_unaffected(good):
         yield
     until(lambda: descriptors(gateway.pid) <= held, f"descriptors are back to {held}")
     until(lambda: at_rest(gateway), "no requests in progress")
-    until(lambda: resident(gateway.pid) <= memory + keeps, f"memory is back to {memory}")
+    until(lambda: resident(gateway.pid) <= memory + max_retained, f"memory is back to {memory}")
     assert alive(gateway)
 
 

@@ -11,11 +11,11 @@ import grpc
 import pytest
 
 from e2e.running import Infergate, started_infergate
-from faults.behind import good_rpc
+from faults.low_limits import good
 from faults.payloads import document, tensor
 from faults.peer import Backend, Connection, good_http, http_answer, post, scripted, silent
 from faults.rpc import call, channel, infer_message
-from faults.tight import good
+from faults.scripted_backends import good_rpc
 from faults.watch import assert_healthy, closes_descriptors, counted, metric, unharmed, until
 
 CONFIG = """
@@ -84,8 +84,8 @@ def harness() -> Iterator[Harness]:
             harness = Harness(gateway, rpc_channel, steady, canary, mirror)
             harness.infer_over_both("chosen", {"x-canary": "yes"})
             harness.infer_over_both("chosen")
-            opens = len(("to the mirror", "more to steady"))
-            with unharmed(gateway, lambda: good(gateway), opens=opens):
+            # The new descriptors are a connection to the mirror, and one more to steady.
+            with unharmed(gateway, lambda: good(gateway), max_new_descriptors=2):
                 yield harness
             assert_healthy(gateway)
 
@@ -107,12 +107,14 @@ def test_a_share_of_users_gets_the_canary_over_every_protocol(harness: Harness) 
         steady, canary = harness.request_counts()
         harness.infer_over_both("shared", {"x-user": str(user)})
         harness.infer_over_both("shared", {"x-user": str(user)})
-        more = (harness.request_counts()[0] - steady, harness.request_counts()[1] - canary)
-        assert more in ((4, 0), (0, 4))
-        seen.add(more)
+        increases = (harness.request_counts()[0] - steady, harness.request_counts()[1] - canary)
+        assert increases in ((4, 0), (0, 4))
+        seen.add(increases)
     assert len(seen) == 2
-    both = (counted(harness.gateway, route="shared", backend=name) for name in ("steady", "canary"))
-    assert sum(both) == 48
+    counts = (
+        counted(harness.gateway, route="shared", backend=name) for name in ("steady", "canary")
+    )
+    assert sum(counts) == 48
 
 
 def test_an_unreachable_backend_uses_the_fallback(harness: Harness) -> None:

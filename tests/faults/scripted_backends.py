@@ -1,5 +1,4 @@
-"""Runs a gateway in front of two scripted backends, over HTTP and gRPC, and provides the
-scripts."""
+"""Scripts of faulty HTTP and gRPC backends, and a gateway in front of two scripted backends."""
 
 from __future__ import annotations
 
@@ -15,18 +14,10 @@ import pytest
 
 from e2e.running import ENGINE, Infergate, started_infergate
 from faults import h2
+from faults.low_limits import good
 from faults.payloads import document, tensor
-from faults.peer import (
-    Answer,
-    Backend,
-    Connection,
-    Script,
-    good_http,
-    post,
-    scripted,
-)
-from faults.rpc import Status, call, channel, good_answer, infer_message
-from faults.tight import good
+from faults.peer import Answer, Backend, Connection, Script, good_http, post, scripted
+from faults.rpc import Status, call, channel, infer_message, ok_response
 from faults.watch import MIB, assert_healthy, counted, rises, until
 
 REQUESTS = "infergate_requests_total"
@@ -88,7 +79,7 @@ class Harness:
     nobody: str
 
     def ask_rest(self, model: str, body: bytes | None = None, binary: int = 0) -> Answer:
-        """Return a response with ``binary`` bytes after a ``body`` that announces them."""
+        """Send a request with ``binary`` bytes after its JSON ``body``. Return the response."""
         request = document(tensor()) if body is None else body
         headers = {"Inference-Header-Content-Length": str(len(request))} if binary else {}
         path = f"/v2/models/{model}/infer"
@@ -134,13 +125,13 @@ class Harness:
             if kind == "timeout" or not is_late:
                 break
         assert response.status == http_status, response
-        self._words(response.error, backend)
+        self._check_error(response.error, backend)
         assert status.code is grpc.StatusCode[grpc_code], status
-        self._words(status.details, backend)
+        self._check_error(status.details, backend)
         assert counted(self.gateway, backend=backend, outcome=kind) == before + 2
         self.others()
 
-    def _words(self, error_text: str, backend: str) -> None:
+    def _check_error(self, error_text: str, backend: str) -> None:
         assert f"backend '{backend}'" in error_text or RELAYED.search(error_text), error_text
         for address in (self.rest.address, self.rpc.address, self.nobody):
             host, _, port = address.rpartition(":")
@@ -156,7 +147,7 @@ def good_rpc(connection: Connection, backend: Backend) -> None:
     while True:
         stream = server.call()
         backend.requests.append(stream)
-        server.send(h2.answer(stream, good_answer()))
+        server.send(h2.answer(stream, ok_response()))
 
 
 @contextmanager
@@ -195,7 +186,7 @@ def started_harness() -> Iterator[Harness]:
 
 
 Faults = Mapping[str, tuple[str, Script]]
-"""For each name, the outcome of requests and the behaviour of the backend."""
+"""The outcome of requests and the script of the backend, by case id."""
 
 
 def over_http(faults: Faults) -> Callable[..., None]:
@@ -216,14 +207,14 @@ def over_http(faults: Faults) -> Callable[..., None]:
 def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[..., None]:
     """Return a test of all ``faults`` over gRPC. ``own`` has outcomes that only infergate's own
     engine distinguishes."""
-    better = own if own and ENGINE == "own" else {}
+    own_outcomes = own if own and ENGINE == "own" else {}
 
     @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
     @pytest.mark.parametrize("fault", faults)
     def test_over_grpc(harness: Harness, model: str, fault: str) -> None:
         kind, script = faults[fault]
         harness.rpc.use(script)
-        check_failure(harness, model, "depot", better.get(fault, kind))
+        check_failure(harness, model, "depot", own_outcomes.get(fault, kind))
         harness.rpc.use(good_rpc)
         until(lambda: harness.ask_rest(model).status == 200, "the gateway is connected again")
         harness.good(model)
@@ -243,8 +234,8 @@ def check_failure(harness: Harness, model: str, backend: str, kind: str) -> None
 # ---- over HTTP
 
 
-def says(*written: bytes, then: Callable[[Connection], None] | None = None) -> Script:
-    """Read a request, write, and then close or run ``then``."""
+def write_once(*written: bytes, then: Callable[[Connection], None] | None = None) -> Script:
+    """Read one request, write ``written``, and then close or run ``then``."""
 
     def script(connection: Connection, backend: Backend) -> None:
         connection.request()
@@ -256,13 +247,13 @@ def says(*written: bytes, then: Callable[[Connection], None] | None = None) -> S
     return script
 
 
-def answers(whole: bytes) -> Script:
-    """Respond to each request with ``whole``, on a persistent connection."""
+def respond_with(response: bytes) -> Script:
+    """Respond to each request with ``response``, on a persistent connection."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:
             connection.request()
-            connection.write(whole)
+            connection.write(response)
 
     return script
 
@@ -274,28 +265,28 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 # ---- over gRPC
 
 
-def sends(*make: Callable[[int], bytes], wait: bool = True) -> Script:
-    """Send these frames for each call on its stream, or send them for one call and close."""
+def send_frames(*make: Callable[[int], bytes], wait: bool = True) -> Script:
+    """Send frames on the stream of each call, or on the first call's stream and then close."""
 
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
-        server.send(*_made(server.call()))
+        server.send(*_frames_of(server.call()))
         while wait:
-            server.send(*_made(server.call()))
+            server.send(*_frames_of(server.call()))
 
-    def _made(stream: int) -> list[bytes]:
+    def _frames_of(stream: int) -> list[bytes]:
         return [each(stream) for each in make]
 
     return script
 
 
-def some(payload: bytes) -> Callable[[int], bytes]:
+def data_frame(payload: bytes) -> Callable[[int], bytes]:
     return lambda stream: h2.data(stream, payload)
 
 
-def ends(*pairs: tuple[str, str]) -> Callable[[int], bytes]:
+def trailers(*pairs: tuple[str, str]) -> Callable[[int], bytes]:
     return lambda stream: h2.trailers(stream, *pairs)
 
 
-END = ends(("grpc-status", "0"))
-MESSAGE = h2.message(good_answer())
+END = trailers(("grpc-status", "0"))
+MESSAGE = h2.message(ok_response())

@@ -1,5 +1,5 @@
-"""The gateway of the client fault tests, which has tight limits on each listener, and valid
-requests to it over HTTP, gRPC and a raw socket."""
+"""A gateway with low limits on each listener, for tests of faulty clients. Also valid requests to
+it over HTTP, gRPC and a raw socket."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @dataclass(frozen=True)
-class Tight(Infergate):
+class LimitedGateway(Infergate):
     """A running gateway. ``raw`` is the ``host:port`` of a raw socket of the model identity."""
 
     raw: str
 
 
 @contextmanager
-def started_tight(engine: str) -> Iterator[Tight]:
+def started_limited_gateway(engine: str) -> Iterator[LimitedGateway]:
     listener, raw = frames.raw_listener()
     with started_infergate(CONFIG, LISTENERS + listener, engine) as each:
-        gateway = Tight(each.http, each.grpc, each.admin, each.pid, each.log, raw)
+        gateway = LimitedGateway(each.http, each.grpc, each.admin, each.pid, each.log, raw)
         good(gateway)  # opens files that stay open
         good_call(gateway)
         good_frame(gateway)
@@ -118,7 +118,7 @@ def good_call(gateway: Infergate) -> None:
 # ---- over a raw socket
 
 
-def good_frame(gateway: Tight) -> None:
+def good_frame(gateway: LimitedGateway) -> None:
     error = "closed"
     for _ in range(ATTEMPTS):
         with Client(gateway.raw) as client, suppress(EOFError, ConnectionError):
