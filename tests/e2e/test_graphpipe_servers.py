@@ -17,7 +17,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, Array, Client
-from e2e.probing import probe, protocols_of, run_requests, served
+from e2e.probing import probe, protocols_of, run_requests, serve_config
 from e2e.running import Infergate, started_infergate
 from peers.support.graphpipe import graphpipe_report, started_graphpipe_server
 from peers.support.installed import Installed
@@ -207,7 +207,7 @@ def test_a_probe_finds_the_models_of_graphpipe_servers_and_its_requests_run(
     document = probe(*addresses, "--timeout", "1", "--write", str(file))
     assert list(protocols_of(document).values()) == [{"graphpipe"}, {"graphpipe"}, set()]
     assert "GraphPipe" in document["addresses"][2]["advice"]
-    with served(file) as written:
+    with serve_config(file) as written:
         models = [listener["model"] for listener in written["listeners"]["graphpipe"]]
         assert [route["model"] for route in written["routes"]] == models
         for server in document["servers"]:

@@ -57,12 +57,12 @@ class Reported:
 
 @dataclass(frozen=True)
 class Old:
-    carrier: str
+    transport: str
     http: str
     channel: grpc.Channel
 
     def infer(self, model: str, header: str, *raw: bytes, version: int = -1) -> Reported:
-        if self.carrier == "grpc":
+        if self.transport == "grpc":
             message = old_message(model, version=version, header=header, raw=raw)
             result = OLD.InferResponse.FromString(call(self.channel, message, OLD_INFER).message)
             status = result.request_status
@@ -85,7 +85,7 @@ class Old:
 
     def status(self, model: str = "") -> tuple[Any, Any]:
         """Return RequestStatus and ServerStatus."""
-        if self.carrier == "grpc":
+        if self.transport == "grpc":
             request = OLD.StatusRequest(model_name=model).SerializeToString()
             response = OLD.StatusResponse.FromString(
                 call(self.channel, request, f"/{SERVICE}/Status").message

@@ -20,7 +20,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, FORMS, Client, client
-from e2e.probing import models_of, probe, protocols_of, run_requests, served
+from e2e.probing import models_of, probe, protocols_of, run_requests, serve_config
 from e2e.running import Infergate, started_infergate
 from faults.peer import get, post
 from faults.watch import until
@@ -676,6 +676,6 @@ def test_a_probe_finds_the_models_of_a_legacy_server_and_its_requests_run(
     model = models_of(document)["simple"]
     assert model["max_batch_size"] == 8
     assert model["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
-    with served(file):
+    with serve_config(file):
         for response in run_requests(model):
             assert response["outputs"][0]["shape"] == [1, 16]

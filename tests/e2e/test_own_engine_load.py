@@ -219,20 +219,20 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
 # ---- long messages
 
 
-@pytest.mark.parametrize("carrier", ["grpc", "http"])
+@pytest.mark.parametrize("transport", ["grpc", "http"])
 @pytest.mark.parametrize("model", ["identity", "depot", "nobody", "nothing"])
 def test_long_messages_are_released(
-    gateway: Infergate, rpc: RpcBackend, carrier: str, model: str
+    gateway: Infergate, rpc: RpcBackend, transport: str, model: str
 ) -> None:
     """After eight calls with various outcomes, the cyclic garbage collector finds nothing."""
     size = 16 * watch.MIB
-    module: Any = tritonclient.grpc if carrier == "grpc" else tritonclient.http
+    module: Any = tritonclient.grpc if transport == "grpc" else tritonclient.http
     tensor = module.InferInput("INPUT0", [size // 4], "FP32")
     tensor.set_data_from_numpy(np.zeros(size // 4, np.float32))
     quick = rpc.answer
     rpc.answer = lambda message, context: context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
     before = 0
-    with module.InferenceServerClient(getattr(gateway, carrier)) as client:
+    with module.InferenceServerClient(getattr(gateway, transport)) as client:
         for _ in range(9):
             with contextlib.suppress(InferenceServerException):
                 client.infer(model, [tensor])

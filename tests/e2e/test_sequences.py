@@ -40,8 +40,8 @@ routes:
 
 def config(servers: list[Infergate]) -> str:
     backends, routes = "", ""
-    for protocol, carrier in PROTOCOLS.items():
-        urls = ", ".join(f'"{carrier}://{getattr(each, carrier)}"' for each in servers)
+    for protocol, scheme in PROTOCOLS.items():
+        urls = ", ".join(f'"{scheme}://{getattr(each, scheme)}"' for each in servers)
         backends += f"  {protocol}: {{protocol: {protocol}, endpoints: [{urls}]}}\n"
         for form in ("read", "unread"):
             routes += (
