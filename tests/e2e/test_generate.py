@@ -112,7 +112,7 @@ def named(expected: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(("model", "body"), SAME)
-def test_the_same_as_triton_itself(
+def test_responses_equal_those_of_triton(
     gateway: Infergate, triton: Triton, *, route: str, verb: str, model: str, body: Any
 ) -> None:
     ours = named(send_request(gateway.http, route + model, verb, body))

@@ -126,7 +126,7 @@ BOTH = 'output { name: "OUTPUT0" }', 'output { name: "OUTPUT1" }'
 
 @everywhere
 @pytest.mark.parametrize("batch", [1, 2, 8])
-def test_simple(old: Old, where: str, batch: int) -> None:
+def test_sum_and_difference(old: Old, where: str, batch: int) -> None:
     a = np.arange(16 * batch, dtype="<i4")
     b = np.full_like(a, 3)
     response = old.infer(f"{where}simple", f"id: 9 {asks(batch, *BOTH)}", a.tobytes(), b.tobytes())
