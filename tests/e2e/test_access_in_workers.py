@@ -15,17 +15,7 @@ import grpc
 import pytest
 
 from e2e.running import Infergate
-from e2e.several import (
-    BODY,
-    INFER,
-    Client,
-    connections,
-    lives,
-    reloaded,
-    several,
-    until,
-    workers,
-)
+from e2e.several import BODY, INFER, Client, connections, lives, reloaded, several, until, workers
 from faults.rpc import call, infer_message
 from faults.watch import metric
 from infergate.access.keys import digest_of

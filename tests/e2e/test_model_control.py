@@ -350,7 +350,7 @@ def test_loading_a_model_that_triton_does_not_have(triton_client: Client, backen
     )
 
 
-INVALID_ARGUMENT = {"400", "StatusCode.INVALID_ARGUMENT"}
+INVALID = {"400", "StatusCode.INVALID_ARGUMENT"}
 HARMFUL_NAMES = ("simple\0-mine", "x\\..", "x%2f..%2fsimple", "simple?x", "s" * 2000)
 
 
@@ -362,15 +362,9 @@ def test_unusual_names_and_headers_affect_no_other_model(
     headers."""
     for name in HARMFUL_NAMES:
         fails(
-            INVALID_ARGUMENT,
-            "the model name ",
-            lambda n=name: triton_client.unload_model(f"{backend}.{n}"),
+            INVALID, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}")
         )  # type: ignore[misc]
-        fails(
-            INVALID_ARGUMENT,
-            "the model name ",
-            lambda n=name: infer(triton_client, f"{backend}.{n}"),
-        )  # type: ignore[misc]
+        fails(INVALID, "the model name ", lambda n=name: infer(triton_client, f"{backend}.{n}"))  # type: ignore[misc]
     for header in ("baggage", "tracestate", "traceparent", "x-request-id"):
         response = infer(triton_client, f"{backend}.simple", headers={header: "k=" + "v" * 9000})
         assert response.as_numpy("OUTPUT0")[0, 0] == 2
@@ -482,9 +476,7 @@ def test_a_legacy_model_is_loaded_on_every_endpoint(
     before = changes()
     for name in HARMFUL_NAMES:
         fails(
-            INVALID_ARGUMENT,
-            "the model name ",
-            lambda n=name: triton_client.unload_model(f"{backend}.{n}"),
+            INVALID, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}")
         )  # type: ignore[misc]
     assert changes() == before
     triton_client.load_model(model)
