@@ -1,4 +1,4 @@
-"""Runs ``infergate probe`` in a test, and the requests that it prints."""
+"""Runs ``infergate probe`` and the requests that it prints."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SECONDS = 30
 
 def probe(*argv: str) -> dict[str, Any]:
     """Return the JSON that ``infergate probe`` prints."""
-    printed = io.StringIO()
-    with redirect_stdout(printed):
+    output = io.StringIO()
+    with redirect_stdout(output):
         code = main(["probe", *argv, "--json"])
-    document: dict[str, Any] = json.loads(printed.getvalue())
+    document: dict[str, Any] = json.loads(output.getvalue())
     failed = any(item["problem"] for item in document["addresses"])
     assert code == int(failed)
     return document
@@ -57,7 +57,7 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def served(file: Path) -> Iterator[dict[str, Any]]:
+def serve_config(file: Path) -> Iterator[dict[str, Any]]:
     """Check and serve the configuration that a probe wrote, and yield it."""
     assert main(["--config", str(file), "--check"]) == 0
     document: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))

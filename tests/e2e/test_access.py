@@ -46,7 +46,7 @@ from infergate.core.wire import HttpResponse, join_parts
 from legacy.messages import SERVICE
 from peers.support.process import free_ports
 
-GOOD, LIMITED, ADMIN, FILED, OPS = (f"infergate_secret-of-{i}-{'x' * 20}" for i in range(5))
+GOOD, LIMITED, ADMIN, KEY_IN_FILE, OPS = (f"infergate_secret-of-{i}-{'x' * 20}" for i in range(5))
 CONFIG = """
 backends:
   demo: {{protocol: builtin}}
@@ -83,7 +83,7 @@ ADD = ModelMetadata(
 )
 
 
-class Keys(QuietHandler):
+class KeySetHandler(QuietHandler):
     """Serves the JSON Web Key Set at ``url``."""
 
     def get(self) -> None:
@@ -118,7 +118,7 @@ def harness(
     address: "127.0.0.1:{{0}}"
     keys: [{{{{name: ops, sha256: "{digest_of(OPS).hex()}"}}}}]""",
     )
-    with StandInServer(Keys) as keys:
+    with StandInServer(KeySetHandler) as keys:
         config = CONFIG.format(
             rpc=rpc.address,
             file=file,
@@ -141,7 +141,7 @@ def harness(
                 request.param,
             )
             result = gateway.log.read_text() + gateway.metrics()
-    for secret in (GOOD, LIMITED, ADMIN, FILED, OPS, token()[:100], "wrong-secret"):
+    for secret in (GOOD, LIMITED, ADMIN, KEY_IN_FILE, OPS, token()[:100], "wrong-secret"):
         assert secret not in result
     assert "Traceback" not in result
 
@@ -154,7 +154,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Reported:
+class Outcome:
     """The outcome of a request in the terms of the protocol."""
 
     code: str
@@ -162,15 +162,15 @@ class Reported:
     headers: Mapping[str, str]
 
 
-def v2_rest(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
+def v2_rest(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome:
     inputs = [
         {"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": each.tolist()}
         for i, each in enumerate(SIMPLE_INPUTS)
     ]
     body = json.dumps({"inputs": inputs}).encode()
-    answer = post(harness.gateway.http, f"/v2/models/{model}/infer", body, headers)
-    words = "" if answer.status == 200 else answer.error
-    return Reported(str(answer.status), words, answer.headers)
+    response = post(harness.gateway.http, f"/v2/models/{model}/infer", body, headers)
+    words = "" if response.status == 200 else response.error
+    return Outcome(str(response.status), words, response.headers)
 
 
 def rpc_message(model: str) -> Any:
@@ -181,25 +181,25 @@ def rpc_message(model: str) -> Any:
     return message
 
 
-def v2_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
+def v2_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome:
     message = rpc_message(model).SerializeToString()
     status = call(harness.channel, message, metadata=tuple(headers.items()))
-    return Reported(status.code.name, status.details, {})
+    return Outcome(status.code.name, status.details, {})
 
 
-def trtis_http(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
+def trtis_http(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome:
     body = b"".join(each.tobytes() for each in SIMPLE_INPUTS)
     with_message = {**headers, "NV-InferRequest": SIMPLE}
-    answer = post(harness.gateway.http, f"/api/infer/{model}", body, with_message)
-    result = http_rejection(answer)
-    return Reported(str(result.code), result.words, answer.headers)
+    response = post(harness.gateway.http, f"/api/infer/{model}", body, with_message)
+    result = http_rejection(response)
+    return Outcome(str(result.code), result.words, response.headers)
 
 
-def trtis_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
+def trtis_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome:
     message = old_message(model, header=SIMPLE, raw=[each.tobytes() for each in SIMPLE_INPUTS])
     status = call(harness.channel, message, OLD_INFER, metadata=tuple(headers.items()))
     result = grpc_rejection(status)
-    return Reported(str(result.code), result.words, {})
+    return Outcome(str(result.code), result.words, {})
 
 
 def graphpipe_body() -> bytes:
@@ -211,12 +211,12 @@ def graphpipe_body() -> bytes:
     return bytes(join_parts(GRAPHPIPE.build_request(request, Profile("any"), ADD).body))
 
 
-def graphpipe(harness: Harness, model: str, headers: Mapping[str, str]) -> Reported:
-    answer = post(harness.gateway.http, f"/graphpipe/{model}", graphpipe_body(), headers)
-    return Reported(str(answer.status), answer.body.decode("latin-1"), answer.headers)
+def graphpipe(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome:
+    response = post(harness.gateway.http, f"/graphpipe/{model}", graphpipe_body(), headers)
+    return Outcome(str(response.status), response.body.decode("latin-1"), response.headers)
 
 
-ASK: dict[str, Callable[[Harness, str, Mapping[str, str]], Reported]] = {
+SEND_INFERENCE: dict[str, Callable[[Harness, str, Mapping[str, str]], Outcome]] = {
     "v2-rest": v2_rest,
     "v2-grpc": v2_grpc,
     "trtis-http": trtis_http,
@@ -230,17 +230,17 @@ OUTCOMES = {
     "trtis-grpc": ("SUCCESS", "INVALID_ARG", "INVALID_ARG", "UNAVAILABLE"),
     "graphpipe": ("200", "401", "403", "429"),
 }
-everywhere = pytest.mark.parametrize("protocol", ASK)
+over_every_protocol = pytest.mark.parametrize("protocol", SEND_INFERENCE)
 
 
-@everywhere
+@over_every_protocol
 def test_a_key_and_a_token_authenticate(harness: Harness, protocol: str) -> None:
     for headers in (bearer(GOOD), {"x-api-key": GOOD}, bearer(token(groups=["ml-eu"]))):
-        result = ASK[protocol](harness, "simple", headers)
+        result = SEND_INFERENCE[protocol](harness, "simple", headers)
         assert result.code == OUTCOMES[protocol][0], result
 
 
-@everywhere
+@over_every_protocol
 def test_unauthenticated_requests_are_rejected(harness: Harness, protocol: str) -> None:
     for headers in (
         {},
@@ -252,30 +252,30 @@ def test_unauthenticated_requests_are_rejected(harness: Harness, protocol: str) 
         bearer(token(rsa_key("mallory"), groups=["ml-eu"])),
         {"cookie": GOOD},
     ):
-        result = ASK[protocol](harness, "simple", headers)
+        result = SEND_INFERENCE[protocol](harness, "simple", headers)
         assert result.code == OUTCOMES[protocol][1], (headers, result)
         assert result.words
         if result.headers:
             assert result.headers["www-authenticate"].startswith('Bearer realm="infergate"')
 
 
-@everywhere
+@over_every_protocol
 def test_forbidden_models_are_rejected_whether_they_exist_or_not(
     harness: Harness, protocol: str
 ) -> None:
     for model in ("simple_string", "nosuch"):
-        result = ASK[protocol](harness, model, bearer(GOOD))
+        result = SEND_INFERENCE[protocol](harness, model, bearer(GOOD))
         assert result.code == OUTCOMES[protocol][2], result
         assert "is not permitted for this client" in result.words
     # the token's client is in no group that may use the model
-    result = ASK[protocol](harness, "simple", bearer(token()))
+    result = SEND_INFERENCE[protocol](harness, "simple", bearer(token()))
     assert result.code == OUTCOMES[protocol][2], result
 
 
 def test_exceeded_rates_are_reported_in_each_protocols_form(harness: Harness) -> None:
-    taken = [v2_rest(harness, "simple", bearer(LIMITED)).code for _ in range(2)]
-    assert taken == ["200", "200"]
-    for protocol, send_request in ASK.items():
+    codes = [v2_rest(harness, "simple", bearer(LIMITED)).code for _ in range(2)]
+    assert codes == ["200", "200"]
+    for protocol, send_request in SEND_INFERENCE.items():
         result = send_request(harness, "simple", bearer(LIMITED))
         assert result.code == OUTCOMES[protocol][3], result
         assert "rate of requests is exceeded" in result.words
@@ -289,7 +289,7 @@ def test_rejected_requests_never_reach_a_backend(
     harness: Harness, model: str, headers: Mapping[str, str]
 ) -> None:
     before = len(harness.rpc.requests)
-    for protocol, send_request in ASK.items():
+    for protocol, send_request in SEND_INFERENCE.items():
         assert send_request(harness, model, headers).code in OUTCOMES[protocol][1:3]
     assert len(harness.rpc.requests) == before
 
@@ -297,14 +297,14 @@ def test_rejected_requests_never_reach_a_backend(
 def test_credentials_are_not_forwarded(harness: Harness) -> None:
     """The route has ``forward_headers: ["*"]``, which does not include headers listed in
     Connection."""
-    seen: list[dict[str, Any]] = []
+    forwarded: list[dict[str, Any]] = []
     answer = harness.rpc.respond
 
-    def noting(message: bytes, context: grpc.ServicerContext) -> bytes:
-        seen.append(dict(context.invocation_metadata()))
+    def record(message: bytes, context: grpc.ServicerContext) -> bytes:
+        forwarded.append(dict(context.invocation_metadata()))
         return answer(message, context)
 
-    harness.rpc.respond = noting
+    harness.rpc.respond = record
     try:
         for headers in (bearer(GOOD), {"x-api-key": GOOD}):
             result = v2_grpc(harness, "fwd", {**headers, "x-team": "7"})
@@ -313,8 +313,8 @@ def test_credentials_are_not_forwarded(harness: Harness) -> None:
         assert v2_rest(harness, "fwd", hop).code == "200"
     finally:
         harness.rpc.respond = answer
-    assert [each["x-team"] for each in seen] == ["7", "7", "7"]
-    assert not [e for e in seen if {"authorization", "x-api-key", "x-hop"} & e.keys()]
+    assert [each["x-team"] for each in forwarded] == ["7", "7", "7"]
+    assert not [e for e in forwarded if {"authorization", "x-api-key", "x-hop"} & e.keys()]
 
 
 def test_a_message_with_two_model_names_is_authorized_by_the_last(
@@ -336,24 +336,27 @@ def test_millions_of_fields_are_rejected_cheaply(harness: Harness, field: int) -
     message = pb.ModelInferRequest(model_name="secret").SerializeToString()
     message += bytes((field << 3 | 2, 0)) * 20_000_000
     good = rpc_message("simple").SerializeToString()
-    waited = [0.0]
+    latencies = [0.0]
 
-    def ask_as_another_client() -> None:
+    def infer_as_another_client() -> None:
         with channel(harness.gateway.grpc) as other:
             begin = time.monotonic()
             assert (
                 call(other, good, metadata=tuple(bearer(GOOD).items())).code is grpc.StatusCode.OK
             )
-            waited.append(time.monotonic() - begin)
+            latencies.append(time.monotonic() - begin)
 
     # grpcio inflates a message before the application can reject it.
     own = harness.engine == "own"
-    before, grows = cpu_seconds(harness.gateway.pid), 16 * MIB if own else 4 * len(message)
-    with limited_growth(harness.gateway.pid, grows), others_unaffected(ask_as_another_client):
+    before, max_growth = cpu_seconds(harness.gateway.pid), 16 * MIB if own else 4 * len(message)
+    with (
+        limited_growth(harness.gateway.pid, max_growth),
+        others_unaffected(infer_as_another_client),
+    ):
         status = call(harness.channel, message, compression=grpc.Compression.Gzip)
     codes = {grpc.StatusCode.UNAUTHENTICATED}
     assert status.code in (codes if own else {grpc.StatusCode.INVALID_ARGUMENT, *codes})
-    assert max(waited) < SECONDS / 2
+    assert max(latencies) < SECONDS / 2
     assert cpu_seconds(harness.gateway.pid) - before < 1.5
 
 
@@ -362,14 +365,14 @@ def cpu_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-# ---- guests, raw sockets
+# ---- anonymous clients and raw sockets
 
 
-@everywhere
+@over_every_protocol
 def test_anonymous_clients_have_the_permissions_of_their_rule(
     harness: Harness, protocol: str
 ) -> None:
-    result = ASK[protocol](harness, "identity", {})
+    result = SEND_INFERENCE[protocol](harness, "identity", {})
     assert "credentials" not in result.words
     if protocol.startswith("v2"):  # other operations may fail with an error of the model
         assert result.code == OUTCOMES[protocol][0], result
@@ -384,11 +387,11 @@ def frame(port: int, body: bytes) -> bytes:
 def test_raw_socket_clients_are_anonymous(harness: Harness) -> None:
     """Raw sockets have no headers, so a client other than ``anonymous`` needs a certificate."""
     request = InferRequest("simple")
-    answer = HttpResponse(200, {}, [frame(harness.raw["simple"], graphpipe_body())])
+    response = HttpResponse(200, {}, [frame(harness.raw["simple"], graphpipe_body())])
     with pytest.raises(GatewayError, match="credentials are required"):
-        GRAPHPIPE.parse_response(answer, request, DEFAULT_LIMITS, ADD)
-    answer = HttpResponse(200, {}, [frame(harness.raw["identity"], graphpipe_body())])
-    GRAPHPIPE.parse_response(answer, request, DEFAULT_LIMITS, ADD)
+        GRAPHPIPE.parse_response(response, request, DEFAULT_LIMITS, ADD)
+    response = HttpResponse(200, {}, [frame(harness.raw["identity"], graphpipe_body())])
+    GRAPHPIPE.parse_response(response, request, DEFAULT_LIMITS, ADD)
 
 
 # ---- operations other than inference
@@ -417,11 +420,11 @@ def test_each_operation_requires_its_permission(
     harness: Harness, method: str, path: str, body: bytes, kind: str
 ) -> None:
     def status(headers: Mapping[str, str]) -> int:
-        answer = post(harness.gateway.http, path, body, headers, method)
+        response = post(harness.gateway.http, path, body, headers, method)
         if path.startswith("/api"):  # the legacy API has no status codes for these errors
-            words = answer.headers["nv-status"]
+            words = response.headers["nv-status"]
             return 401 if "credentials" in words else 403 if "not allowed" in words else 200
-        return answer.status
+        return response.status
 
     assert status({}) == 401
     assert status(bearer(ADMIN)) not in {401, 403}
@@ -439,8 +442,8 @@ def test_health_is_open_to_everyone(harness: Harness) -> None:
 
 def test_lists_leave_out_models_without_permission(harness: Harness) -> None:
     def names(secret: str) -> set[str]:
-        listed = post(harness.gateway.http, "/v2/repository/index", b"{}", bearer(secret)).json
-        return {each["name"] for each in listed}
+        index = post(harness.gateway.http, "/v2/repository/index", b"{}", bearer(secret)).json
+        return {each["name"] for each in index}
 
     assert names(GOOD) == {"simple", "repeat", "fwd", "renamed"}
     assert names(ADMIN) > names(GOOD)
@@ -451,13 +454,13 @@ def test_reflection_requires_credentials(harness: Harness) -> None:
     request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")(list_services="")
     method = harness.channel.stream_stream(f"/{package}.ServerReflection/ServerReflectionInfo")
 
-    def answers(headers: Mapping[str, str]) -> list[bytes]:
+    def responses(headers: Mapping[str, str]) -> list[bytes]:
         messages = iter([request.SerializeToString()])
         return list(method(messages, metadata=tuple(headers.items()), timeout=SECONDS))
 
-    assert answers(bearer(GOOD))
+    assert responses(bearer(GOOD))
     with pytest.raises(grpc.RpcError) as caught:
-        answers({})
+        responses({})
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -492,7 +495,7 @@ def test_accepted_and_rejected_changes_are_audited_with_the_caller(harness: Harn
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
-def streamed(
+def stream_responses(
     harness: Harness, models: list[str], headers: Mapping[str, str], method: str = STREAM
 ) -> Iterator[bytes]:
     messages = iter([rpc_message(model).SerializeToString() for model in models])
@@ -506,7 +509,7 @@ def streamed(
 def test_each_request_of_a_stream_is_authorized(harness: Harness) -> None:
     result = [
         pb.ModelStreamInferResponse.FromString(each)
-        for each in streamed(harness, ["simple", "simple_string", "simple"], bearer(GOOD))
+        for each in stream_responses(harness, ["simple", "simple_string", "simple"], bearer(GOOD))
     ]
     errors = [each.error_message for each in result]
     assert errors[0] == errors[2] == ""
@@ -514,11 +517,11 @@ def test_each_request_of_a_stream_is_authorized(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("wrong-secret")])
-def test_a_stream_without_good_credentials_ends(
+def test_a_stream_without_valid_credentials_ends(
     harness: Harness, headers: Mapping[str, str]
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        list(streamed(harness, ["simple", "simple"], headers))
+        list(stream_responses(harness, ["simple", "simple"], headers))
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -531,17 +534,17 @@ def test_an_idle_unauthenticated_stream_is_closed(harness: Harness, method: str)
         done.wait(SECONDS)
         yield from ()
 
-    answers = harness.channel.stream_stream(method)(
+    responses = harness.channel.stream_stream(method)(
         messages(), metadata=tuple(bearer("wrong-secret").items()), timeout=SECONDS
     )
     try:
         if method != STREAM:
-            status = OLD.InferResponse.FromString(next(answers)).request_status
+            status = OLD.InferResponse.FromString(next(responses)).request_status
             assert code_name(status) == "INVALID_ARG"
-            assert list(answers) == []
+            assert list(responses) == []
         else:
             with pytest.raises(grpc.RpcError) as caught:
-                list(answers)
+                list(responses)
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     finally:
         done.set()
@@ -551,25 +554,25 @@ def test_a_stream_ends_when_its_token_expires(harness: Harness) -> None:
     """PyJWT counts whole seconds, and the leeway is ten seconds."""
     ends = int(time.time()) - 10 + 3
     headers = tuple(bearer(token(exp=ends, groups=["ml-eu"])).items())
-    more, done = threading.Event(), threading.Event()
+    proceed, done = threading.Event(), threading.Event()
     message = rpc_message("simple").SerializeToString()
 
     def messages() -> Iterator[bytes]:
         yield message
-        more.wait(SECONDS)
+        proceed.wait(SECONDS)
         while not done.wait(0.1):
             yield message
 
     result: list[bytes] = []
-    answers = harness.channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
+    responses = harness.channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
     try:
-        assert not pb.ModelStreamInferResponse.FromString(next(answers)).error_message
-        more.set()
+        assert not pb.ModelStreamInferResponse.FromString(next(responses)).error_message
+        proceed.set()
         with pytest.raises(grpc.RpcError) as caught:
-            result.extend(answers)
+            result.extend(responses)
     finally:
         done.set()
-        more.set()
+        proceed.set()
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert "expired" in str(caught.value.details())
     assert all(not pb.ModelStreamInferResponse.FromString(each).error_message for each in result)
@@ -580,8 +583,8 @@ def test_a_legacy_stream_is_authorized_in_its_own_format(harness: Harness) -> No
     message = old_message("simple", header=SIMPLE, raw=raw)
     for headers, code in (((), "INVALID_ARG"), (tuple(bearer(GOOD).items()), "SUCCESS")):
         method = harness.channel.stream_stream(f"/{SERVICE}/StreamInfer")
-        (answer,) = method(iter([message]), metadata=headers, timeout=SECONDS)
-        status = OLD.InferResponse.FromString(answer).request_status
+        (response,) = method(iter([message]), metadata=headers, timeout=SECONDS)
+        status = OLD.InferResponse.FromString(response).request_status
         assert code_name(status) == code
 
 
@@ -592,22 +595,22 @@ def test_a_stream_over_rest_is_refused_before_it_begins(harness: Harness) -> Non
         assert post(harness.gateway.http, path, body, headers).status == status
 
 
-# ---- a file of keys that changes, metrics, the admin listener
+# ---- the keys file, metrics and the admin listener
 
 
-def test_keys_follow_their_file(harness: Harness) -> None:
+def test_changes_of_the_keys_file_are_applied(harness: Harness) -> None:
     def code() -> str:
-        return v2_rest(harness, "simple", bearer(FILED)).code
+        return v2_rest(harness, "simple", bearer(KEY_IN_FILE)).code
 
     assert code() == "401"
     new = harness.file.with_suffix(".new")
-    new.write_text(f"# added\nfiled: {digest_of(FILED).hex()}\n")
+    new.write_text(f"# added\nfiled: {digest_of(KEY_IN_FILE).hex()}\n")
     new.replace(harness.file)
     until(lambda: code() == "200", "the key is accepted")
     harness.file.write_text("nonsense\n")
     until(
         lambda: 'infergate_access_failures_total{source="keys_file"}' in harness.gateway.metrics(),
-        "the file was found wrong",
+        "the invalid file is counted",
     )
     assert code() == "200"
     harness.file.write_text("")
@@ -649,8 +652,8 @@ reload: {post: true, watch: false}
     key = f"x-api-key: {GOOD}\r\n".encode()
     with started_infergate(base, listeners) as gateway, Client(gateway.http) as client:
 
-        def status(more: bytes = b"") -> int:
-            client.send(wire % more)
+        def status(headers: bytes = b"") -> int:
+            client.send(wire % headers)
             return client.answer().status
 
         assert status() == 200
@@ -679,25 +682,25 @@ access:
   rules: [{who: ["key:*"]}]
   keys: [{name: ops, sha256: "%s"}, {name: good, sha256: "%s"}]
 """ % (keys[OPS], keys[GOOD])  # noqa: UP031 - it has braces
-    more = threading.Event()
+    proceed = threading.Event()
     message = rpc_message("simple").SerializeToString()
 
     def messages() -> Iterator[bytes]:
         yield message
-        more.wait(SECONDS)
+        proceed.wait(SECONDS)
         yield message
 
     with started_infergate(base) as gateway, channel(gateway.grpc) as rpc_channel:
         headers = tuple(bearer(GOOD).items())
-        answers = rpc_channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
+        responses = rpc_channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
         try:
-            assert not pb.ModelStreamInferResponse.FromString(next(answers)).error_message
+            assert not pb.ModelStreamInferResponse.FromString(next(responses)).error_message
             file = gateway.log.parent / "routes.yaml"
             file.write_text(file.read_text().replace(keys[GOOD], "0" * 64))
             assert post(gateway.admin, "/reload", b"", {}).status == 200
-            more.set()
+            proceed.set()
             with pytest.raises(grpc.RpcError) as caught:
-                list(answers)
+                list(responses)
         finally:
-            more.set()
+            proceed.set()
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED

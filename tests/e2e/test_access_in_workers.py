@@ -15,17 +15,7 @@ import grpc
 import pytest
 
 from e2e.running import Infergate
-from e2e.several import (
-    BODY,
-    INFER,
-    Client,
-    connections,
-    lives,
-    reloaded,
-    several,
-    until,
-    workers,
-)
+from e2e.several import BODY, INFER, Client, connections, lives, reloaded, several, until, workers
 from faults.rpc import call, infer_message
 from faults.watch import metric
 from infergate.access.keys import digest_of
@@ -48,41 +38,44 @@ access:
   rules: [{{who: ["key:a"], operations: [infer]}}]
   rates: [{{requests: 7/h, each: [identity]}}]
 """
-KNOWN = INFER.replace(b"Host: x", b"Host: x\r\nx-api-key: " + KEY.encode())
+WITH_KEY = INFER.replace(b"Host: x", b"Host: x\r\nx-api-key: " + KEY.encode())
 COUNT = 4
 
 
 class Harness:
-    def __init__(self, running: Infergate, authority: Authority, shown: Pair) -> None:
+    def __init__(self, running: Infergate, authority: Authority, certificate: Pair) -> None:
         self.running = running
-        self.shown = shown
+        self.certificate = certificate
         self.authority = authority
-        self.trusting = ssl.create_default_context(cafile=authority.file)
+        self.tls_context = ssl.create_default_context(cafile=authority.file)
 
     async def spread(self) -> list[Client]:
-        """Open connections until every worker has some. Busy workers accept fewer, so several
-        attempts may be needed."""
+        """Open ``COUNT`` connections until every worker has one. Busy workers accept
+        fewer, so several attempts may be needed."""
         async with asyncio.timeout(100):
             while True:
                 clients = [
-                    await Client.connected(self.running.http, self.trusting) for _ in range(COUNT)
+                    await Client.connected(self.running.http, self.tls_context)
+                    for _ in range(COUNT)
                 ]
                 ports = {each.port for each in clients}
                 await asyncio.to_thread(
-                    until, lambda of=ports: sum(self._held(of)) == COUNT, "all are accepted"
+                    until,
+                    lambda ports=ports: sum(self._connections_by_worker(ports)) == COUNT,
+                    "all connections are accepted",
                 )
-                if min(self._held(ports)) > 0:
+                if min(self._connections_by_worker(ports)) > 0:
                     return clients
                 for each in clients:
                     each.close()
 
-    def _held(self, ports: set[int]) -> list[int]:
+    def _connections_by_worker(self, ports: set[int]) -> list[int]:
         return [connections(each, ports) for each in workers(self.running)]
 
     def grpc(self) -> grpc.StatusCode:
         """Return the status code of an inference over gRPC."""
-        trusting = grpc.ssl_channel_credentials(self.authority.file.read_bytes())
-        with grpc.secure_channel(self.running.grpc, trusting) as channel:
+        channel_credentials = grpc.ssl_channel_credentials(self.authority.file.read_bytes())
+        with grpc.secure_channel(self.running.grpc, channel_credentials) as channel:
             status = call(channel, infer_message("identity"), metadata=(("x-api-key", KEY),))
         return status.code
 
@@ -90,10 +83,10 @@ class Harness:
 @pytest.mark.parametrize("engine", ["own", pytest.param("compat", marks=pytest.mark.peers)])
 async def test_workers_share_access_control(engine: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
-    shown = authority.server()
-    settings = f"{{{{certificate: {shown.certificate}, key: {shown.key}}}}}"
+    certificate = authority.server()
+    settings = f"{{{{certificate: {certificate.certificate}, key: {certificate.key}}}}}"
     with several(engine, CONFIG, listeners=TLS.format(tls=settings)) as running:
-        harness = Harness(running, authority, shown)
+        harness = Harness(running, authority, certificate)
         clients = await harness.spread()
         await check_rates(harness, clients)
         await check_certificate(harness)
@@ -103,8 +96,8 @@ async def test_workers_share_access_control(engine: str, tmp_path: Path) -> None
 
 
 async def check_rates(harness: Harness, clients: list[Client]) -> None:
-    settings = [await each.send_request(KNOWN) for _ in range(3) for each in clients]
-    assert settings == [200] * 7 + [429] * 5
+    statuses = [await each.send_request(WITH_KEY) for _ in range(3) for each in clients]
+    assert statuses == [200] * 7 + [429] * 5
     assert [await each.send_request(INFER) for each in clients] == [401] * COUNT
     running = harness.running
     assert await asyncio.to_thread(harness.grpc) is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -116,29 +109,31 @@ async def check_rates(harness: Harness, clients: list[Client]) -> None:
     rules = file.read_text().replace("operations: [infer]", "operations: [infer, metadata]")
     file.write_text(rules)
     assert "error" not in (last := reloaded(running)), last
-    assert [await each.send_request(KNOWN) for each in clients] == [429] * COUNT
+    assert [await each.send_request(WITH_KEY) for each in clients] == [429] * COUNT
     file.write_text(rules.replace("7/h", "6/h"))
     assert "error" not in (last := reloaded(running)), last
-    others = Counter([await each.send_request(KNOWN) for _ in range(2) for each in clients])
-    assert others == {200: 6, 429: 2}
+    statuses_after_reload = Counter(
+        [await each.send_request(WITH_KEY) for _ in range(2) for each in clients]
+    )
+    assert statuses_after_reload == {200: 6, 429: 2}
 
 
 async def check_certificate(harness: Harness) -> None:
-    replace_files(new := harness.authority.server(), harness.shown)
-    wanted = ssl.PEM_cert_to_DER_cert(new.certificate.read_text().partition("\n\n")[0])
+    replace_files(new := harness.authority.server(), harness.certificate)
+    expected = ssl.PEM_cert_to_DER_cert(new.certificate.read_text().partition("\n\n")[0])
 
-    async def is_shown() -> bool:
+    async def is_used() -> bool:
         clients = await harness.spread()
-        shown = {each.certificate for each in clients}
+        certificates = {each.certificate for each in clients}
         for each in clients:
             each.close()
-        return shown == {wanted}
+        return certificates == {expected}
 
     async with asyncio.timeout(100):
-        while not await is_shown():  # noqa: ASYNC110 - no event to await
+        while not await is_used():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.1)
-    taken = {"listener": "http", "outcome": "taken"}
-    assert metric(harness.running, "infergate_certificate_reloads_total", **taken) == 2
+    labels = {"listener": "http", "outcome": "taken"}
+    assert metric(harness.running, "infergate_certificate_reloads_total", **labels) == 2
 
 
 async def check_second_signal(harness: Harness) -> None:
@@ -146,7 +141,7 @@ async def check_second_signal(harness: Harness) -> None:
     processes = [running.pid, *workers(running)]
     clients = await harness.spread()
     for each in clients:
-        await each.send(KNOWN[: -len(BODY) // 2])
+        await each.send(WITH_KEY[: -len(BODY) // 2])
     os.kill(running.pid, signal.SIGTERM)
 
     def is_refused() -> bool:
@@ -154,11 +149,13 @@ async def check_second_signal(harness: Harness) -> None:
         with socket.socket() as connection:
             return connection.connect_ex((host, int(port))) != 0
 
-    await asyncio.to_thread(until, is_refused, "nobody accepts")
+    await asyncio.to_thread(until, is_refused, "no worker accepts connections")
     assert all(map(lives, processes))
     os.kill(running.pid, signal.SIGTERM)
     assert [await each.status() for each in clients] == [503] * COUNT
-    await asyncio.to_thread(until, lambda: not any(map(lives, processes)), "all have ended")
+    await asyncio.to_thread(
+        until, lambda: not any(map(lives, processes)), "all processes have ended"
+    )
     for address in (running.http, running.grpc, running.admin):
         host, _, port = address.rpartition(":")
         socket.create_server((host, int(port))).close()

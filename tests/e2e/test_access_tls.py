@@ -49,39 +49,41 @@ class Harness:
     gateway: Infergate
     authority: Authority
     raw: int
-    known: Pair
-    other: Pair
+    permitted_pair: Pair
+    other_pair: Pair
     is_required: bool
 
-    def connected(self, address: str, shown: Pair | None) -> ssl.SSLSocket:
+    def connected(self, address: str, certificate: Pair | None) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.authority.file)
-        if shown is not None:
-            context.load_cert_chain(shown.certificate, shown.key)
+        if certificate is not None:
+            context.load_cert_chain(certificate.certificate, certificate.key)
         port = int(address.rpartition(":")[2])
         raw = socket.create_connection(("localhost", port), timeout=20)
         return context.wrap_socket(raw, server_hostname="localhost")
 
-    def http(self, model: str, shown: Pair | None, more: str = "") -> int:
-        with self.connected(self.gateway.http, shown) as peer:
-            head = f"GET /v2/models/{model} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n"
+    def http(self, model: str, certificate: Pair | None, headers: str = "") -> int:
+        with self.connected(self.gateway.http, certificate) as peer:
+            head = (
+                f"GET /v2/models/{model} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n"
+            )
             peer.sendall(head.encode())
             return int(peer.makefile("rb").readline().split()[1])
 
-    def grpc(self, model: str, shown: Pair | None) -> grpc.StatusCode:
+    def grpc(self, model: str, certificate: Pair | None) -> grpc.StatusCode:
         trusted = self.authority.file.read_bytes()
         pair = (None, None)
-        if shown is not None:
-            pair = shown.key.read_bytes(), shown.certificate.read_bytes()
+        if certificate is not None:
+            pair = certificate.key.read_bytes(), certificate.certificate.read_bytes()
         credentials = grpc.ssl_channel_credentials(trusted, *pair)
-        where = self.gateway.grpc.replace("127.0.0.1", "localhost")
+        address = self.gateway.grpc.replace("127.0.0.1", "localhost")
         options = [("grpc.use_local_subchannel_pool", 1)]
         message = b"\n" + bytes([len(model)]) + model.encode()  # name = 1
-        with grpc.secure_channel(where, credentials, options) as channel:
+        with grpc.secure_channel(address, credentials, options) as channel:
             return call(channel, message, READY).code
 
-    def frame(self, shown: Pair | None) -> bytes:
+    def frame(self, certificate: Pair | None) -> bytes:
         """Return the response to a metadata request in a frame."""
-        with self.connected(f"localhost:{self.raw}", shown) as peer:
+        with self.connected(f"localhost:{self.raw}", certificate) as peer:
             peer.sendall(struct.pack("<I", len(METADATA_REQUEST)) + METADATA_REQUEST)
             stream = peer.makefile("rb")
             (length,) = struct.unpack("<I", stream.read(4))
@@ -95,7 +97,8 @@ def harness(
     authority = Authority(tmp_path_factory.mktemp("authority"))
     clients = Authority(tmp_path_factory.mktemp("clients"))
     pair = authority.server()
-    known, other = clients.issue("one.clients.example"), clients.issue("two.clients.example")
+    permitted_pair = clients.issue("one.clients.example")
+    other_pair = clients.issue("two.clients.example")
     (raw,) = free_ports(1)
     verify = {"own": "optional", "compat": "required"}[request.param]
     tls = (
@@ -104,15 +107,15 @@ def harness(
     )
     listeners = LISTENERS.format(tls=tls, raw=raw)
     with started_infergate(CONFIG, listeners, request.param) as gateway:
-        yield Harness(gateway, authority, raw, known, other, verify == "required")
+        yield Harness(gateway, authority, raw, permitted_pair, other_pair, verify == "required")
 
 
 def test_a_certificate_identifies_the_client(harness: Harness) -> None:
-    assert harness.http("simple", harness.known) == 200
-    assert harness.grpc("simple", harness.known) is grpc.StatusCode.OK
-    answer = HttpResponse(200, {}, [harness.frame(harness.known)])
+    assert harness.http("simple", harness.permitted_pair) == 200
+    assert harness.grpc("simple", harness.permitted_pair) is grpc.StatusCode.OK
+    framed = HttpResponse(200, {}, [harness.frame(harness.permitted_pair)])
     verify = ModelMetadataRequest("simple")
-    response = PLUGIN.create({}).parse_response(answer, verify, DEFAULT_LIMITS)
+    response = PLUGIN.create({}).parse_response(framed, verify, DEFAULT_LIMITS)
     assert isinstance(response, ModelMetadata)
     assert response.inputs
     until(
@@ -122,10 +125,10 @@ def test_a_certificate_identifies_the_client(harness: Harness) -> None:
 
 
 def test_other_certificates_are_forbidden_and_none_is_anonymous(harness: Harness) -> None:
-    assert harness.http("simple", harness.other) == 403
-    assert harness.http("identity", harness.known) == 403
-    assert harness.grpc("simple", harness.other) is grpc.StatusCode.PERMISSION_DENIED
-    assert b"is not permitted for this client" in harness.frame(harness.other)
+    assert harness.http("simple", harness.other_pair) == 403
+    assert harness.http("identity", harness.permitted_pair) == 403
+    assert harness.grpc("simple", harness.other_pair) is grpc.StatusCode.PERMISSION_DENIED
+    assert b"is not permitted for this client" in harness.frame(harness.other_pair)
     if not harness.is_required:
         assert harness.http("simple", None) == 401
         assert harness.grpc("simple", None) is grpc.StatusCode.UNAUTHENTICATED
@@ -134,6 +137,6 @@ def test_other_certificates_are_forbidden_and_none_is_anonymous(harness: Harness
 
 def test_a_key_takes_precedence_over_the_certificate(harness: Harness) -> None:
     key = f"x-api-key: {SECRET}\r\n"
-    assert harness.http("identity", harness.known, key) == 200
-    assert harness.http("simple", harness.known, key) == 403
-    assert harness.http("simple", harness.known, "x-api-key: wrong\r\n") == 401
+    assert harness.http("identity", harness.permitted_pair, key) == 200
+    assert harness.http("simple", harness.permitted_pair, key) == 403
+    assert harness.http("simple", harness.permitted_pair, "x-api-key: wrong\r\n") == 401

@@ -1,5 +1,5 @@
-"""Compares a new Triton with an old Triton on a mirror: each known difference is reported with its
-size.
+"""Tests that comparing a new Triton with an old one on a mirror reports each known difference and
+its size.
 """
 
 from __future__ import annotations
@@ -83,28 +83,28 @@ class Servers:
             self._client.input("CHANGE", np.array([change.encode()], np.object_), "BYTES"),
         ]
         headers = {"authorization": "Bearer secret", "x-team": "blue"}
-        answer = self._client.infer(model, inputs, headers=headers)
-        assert answer.as_numpy("scores") is not None
+        response = self._client.infer(model, inputs, headers=headers)
+        assert response.as_numpy("scores") is not None
 
     def add(self, value: int, sequence: int, **more: bool) -> None:
         tensor = self._client.input("INPUT", np.array([value], np.int32), "INT32")
         self._client.infer("sums", [tensor], sequence_id=sequence, **more)
 
     def admin(self, method: str, path: str) -> Any:
-        answer = post(self.gateway.admin, path, method=method)
-        assert answer.status == 200, answer
-        return answer.json if method == "GET" else answer.body
+        response = post(self.gateway.admin, path, method=method)
+        assert response.status == 200, response
+        return response.json if method == "GET" else response.body
 
     def compared(self, route: str, model: str, number: int) -> ModelSummary:
         """Return the summary of ``model`` when it has ``number`` comparisons."""
 
-        def found() -> ModelSummary:
+        def current() -> ModelSummary:
             summary = Summary.from_json(self.admin("GET", "/comparisons"))
             return summary.routes.get(route, {}).get(model, ModelSummary())
 
-        until(lambda: found().compared >= number, f"{number} comparisons")
-        assert found().compared == number
-        return found()
+        until(lambda: current().compared >= number, f"{number} comparisons")
+        assert current().compared == number
+        return current()
 
 
 @pytest.fixture(scope="module")
@@ -253,11 +253,11 @@ def test_the_metrics_add_up_over_the_workers(servers: Servers) -> None:
 
 def test_one_mismatch_is_stored_without_credentials(servers: Servers) -> None:
     result(servers, "broken")
-    until(lambda: any(servers.kept.glob("*.igrec")), "it is stored")
+    until(lambda: any(servers.kept.glob("*.igrec")), "the mismatch is stored")
     (file,) = servers.kept.glob("*.igrec")
-    (found,) = read_recording(file)
-    assert isinstance(found, RecordedExchange)
-    assert found.exchange.backend == "old"
-    assert set(found.further_outcomes) == {"new"}
-    assert found.exchange.headers["x-team"] == "blue"
-    assert "authorization" not in found.exchange.headers
+    (exchange,) = read_recording(file)
+    assert isinstance(exchange, RecordedExchange)
+    assert exchange.exchange.backend == "old"
+    assert set(exchange.further_outcomes) == {"new"}
+    assert exchange.exchange.headers["x-team"] == "blue"
+    assert "authorization" not in exchange.exchange.headers

@@ -1,5 +1,4 @@
-"""Tests the container image, which is built by the Dockerfile's own steps and run as a cluster
-would run it.
+"""Tests the container image, which is built by the Dockerfile's own steps and run as in a cluster.
 
 The tests need no docker (see ``peers.image_steps``). A CI workflow tests with docker that its
 builder reads the file in the same way, and that the base image has the programs of this machine."""
@@ -47,19 +46,19 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
         sys.executable, "-m", "peers.image_steps", str(PROJECT), str(tmp_path),
     ]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(PROJECT / "tests")}
-    done = subprocess.run(
+    completed = subprocess.run(
         argv, check=False, capture_output=True, text=True, timeout=SECONDS, env=env
     )
-    assert done.returncode == 0, done.stderr
-    logged = json.loads(done.stdout)
-    assert "infergate" in logged["programs"]
-    assert not [each for each in logged["programs"] if each.startswith("pip")]
-    for way in ("one", "two"):
-        how = logged[way]
-        assert how["uids"] == ["65532"] * 4, how["log"]
-        assert {int(each, 16) for each in how["capabilities"]} == {0}
-        assert how["answers"] == [True, True]  # a helper handles the second request
-        assert how["code"] == 0, how["log"]
-        assert not how["healthy_afterwards"]
-        assert "(compiled engines) serves" in how["log"]
-        assert "Traceback" not in how["log"]
+    assert completed.returncode == 0, completed.stderr
+    reports = json.loads(completed.stdout)
+    assert "infergate" in reports["programs"]
+    assert not [each for each in reports["programs"] if each.startswith("pip")]
+    for start_mode in ("one", "two"):
+        report = reports[start_mode]
+        assert report["uids"] == ["65532"] * 4, report["log"]
+        assert {int(each, 16) for each in report["capabilities"]} == {0}
+        assert report["answers"] == [True, True]  # a helper handles the second request
+        assert report["code"] == 0, report["log"]
+        assert not report["healthy_afterwards"]
+        assert "(compiled engines) serves" in report["log"]
+        assert "Traceback" not in report["log"]

@@ -31,14 +31,14 @@ def test_the_server_stops_after_the_gateway_has_drained() -> None:
     program, flag, script = server["lifecycle"]["preStop"]["exec"]["command"]
     with started_infergate(CONFIG) as gateway:
         _, _, admin = gateway.admin.rpartition(":")
-        waiting = subprocess.Popen([program, flag, script.replace("8002", admin)])
+        pre_stop_hook = subprocess.Popen([program, flag, script.replace("8002", admin)])
         os.kill(gateway.pid, signal.SIGTERM)
-        reported_at = time.monotonic()
+        signalled_at = time.monotonic()
         # While the gateway drains, it is not ready, but still serves and still needs the server.
-        until(lambda: get(gateway.admin, "/readyz").status == 503, "it is not ready")
+        until(lambda: get(gateway.admin, "/readyz").status == 503, "the gateway is not ready")
         assert get(gateway.http, "/v2/models/identity").status == 200
-        assert waiting.poll() is None
-        assert waiting.wait(100) == 0
-        assert time.monotonic() - reported_at >= 6  # not before the end of the drain
+        assert pre_stop_hook.poll() is None
+        assert pre_stop_hook.wait(100) == 0
+        assert time.monotonic() - signalled_at >= 6  # not before the end of the drain
         with pytest.raises(ConnectionRefusedError):
             get(gateway.http, "/v2/models/identity")

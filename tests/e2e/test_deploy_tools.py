@@ -19,16 +19,16 @@ OVERLAYS = ("base", "sidecar", "fleet", "endpoint-slices")
 RELEASES = ("1.27", "1.32", "1.37")
 """The oldest supported Kubernetes version, a version in between, and the newest version known to
 the tool."""
-CUSTOM = {"ServiceMonitor", "PrometheusRule"}
+CUSTOM_KINDS = {"ServiceMonitor", "PrometheusRule"}
 """Custom resource kinds. Kubernetes does not define them."""
 
 
 @pytest.fixture
-def checks_rules(deploy_tools: Installed) -> str:
-    found = promtool(deploy_tools)
-    if found is None:
+def promtool_path(deploy_tools: Installed) -> str:
+    path = promtool(deploy_tools)
+    if path is None:
         pytest.skip("needs promtool (Debian: prometheus)")
-    return found
+    return path
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -37,15 +37,15 @@ def test_manifests_match_kubernetes_schemas(
     overlay: str, release: str, deploy_tools: Installed, tmp_path: Path
 ) -> None:
     if shutil.which("kubectl") is None:
-        pytest.skip("needs kubectl, which has kustomize in it")
+        pytest.skip("needs kubectl, which includes kustomize")
     text = output_of("kubectl", "kustomize", str(DEPLOY / "kubernetes" / overlay))
-    known = [each for each in yaml.safe_load_all(text) if each["kind"] not in CUSTOM]
-    assert known
+    resources = [each for each in yaml.safe_load_all(text) if each["kind"] not in CUSTOM_KINDS]
+    assert resources
     built = tmp_path / "built.yaml"
-    built.write_text(yaml.safe_dump_all(known))
+    built.write_text(yaml.safe_dump_all(resources))
     validate = str(deploy_tools.python.with_name("kubernetes-validate"))
     output = output_of(validate, "--strict", "-k", release, str(built))
-    assert output.count("passed for resource") == len(known)
+    assert output.count("passed for resource") == len(resources)
 
 
 def test_the_dockerfile_is_clean(deploy_tools: Installed) -> None:
@@ -53,21 +53,21 @@ def test_the_dockerfile_is_clean(deploy_tools: Installed) -> None:
     output_of(lint, "--failure-threshold", "info", str(DEPLOY / "docker" / "Dockerfile"))
 
 
-def test_alert_rules_fire(checks_rules: str) -> None:
+def test_alert_rules_fire(promtool_path: str) -> None:
     folder = DEPLOY / "prometheus"
-    output_of(checks_rules, "check", "rules", "alerts.yaml", cwd=folder)
-    output_of(checks_rules, "test", "rules", "alerts.test.yaml", cwd=folder)
+    output_of(promtool_path, "check", "rules", "alerts.yaml", cwd=folder)
+    output_of(promtool_path, "test", "rules", "alerts.test.yaml", cwd=folder)
 
 
 def test_promtool_accepts_the_compose_scrape_configuration(
-    checks_rules: str, tmp_path: Path
+    promtool_path: str, tmp_path: Path
 ) -> None:
     shutil.copy(DEPLOY / "docker" / "prometheus.yaml", tmp_path)
     shutil.copy(DEPLOY / "prometheus" / "alerts.yaml", tmp_path)
-    output_of(checks_rules, "check", "config", "prometheus.yaml", cwd=tmp_path)
+    output_of(promtool_path, "check", "config", "prometheus.yaml", cwd=tmp_path)
 
 
-def test_dashboard_queries_are_valid_promql(checks_rules: str, tmp_path: Path) -> None:
+def test_dashboard_queries_are_valid_promql(promtool_path: str, tmp_path: Path) -> None:
     panels = json.loads((DEPLOY / "grafana" / "infergate.json").read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     records = [
@@ -76,7 +76,7 @@ def test_dashboard_queries_are_valid_promql(checks_rules: str, tmp_path: Path) -
     ]
     rules = tmp_path / "rules.yaml"
     rules.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
-    assert f"{len(queries)} rules found" in output_of(checks_rules, "check", "rules", str(rules))
+    assert f"{len(queries)} rules found" in output_of(promtool_path, "check", "rules", str(rules))
 
 
 RATES = {
@@ -104,7 +104,7 @@ EXPECTED = {
 }
 
 
-def test_the_queries_of_rollouts_measure_the_canary(checks_rules: str, tmp_path: Path) -> None:
+def test_the_queries_of_rollouts_measure_the_canary(promtool_path: str, tmp_path: Path) -> None:
     """The queries must ignore the other version's series, whose values differ, and a route without
     data.
     """
@@ -143,7 +143,7 @@ def test_the_queries_of_rollouts_measure_the_canary(checks_rules: str, tmp_path:
     (tmp_path / "test.yaml").write_text(
         yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [test]})
     )
-    output_of(checks_rules, "test", "rules", "test.yaml", cwd=tmp_path)
+    output_of(promtool_path, "test", "rules", "test.yaml", cwd=tmp_path)
 
 
 @pytest.mark.peers
@@ -151,14 +151,12 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
     text = (DEPLOY / "systemd" / "infergate.service").read_text()
-    there = (
+    unit = (
         tmp_path / "infergate.service"
     )  # the program must exist, because the tool reports missing programs
-    there.write_text(text.replace("/opt/infergate/bin/infergate", "/bin/true"))
+    unit.write_text(text.replace("/opt/infergate/bin/infergate", "/bin/true"))
     assert not output_of(
-        "systemd-analyze", "verify", "--man=no", "--generators=no", str(there)
+        "systemd-analyze", "verify", "--man=no", "--generators=no", str(unit)
     ).strip()
-    output = output_of(
-        "systemd-analyze", "security", "--offline=true", "--threshold=20", str(there)
-    )
+    output = output_of("systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit))
     assert "Overall exposure level" in output  # a score below 2.0 of 10 passes

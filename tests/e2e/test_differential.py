@@ -39,12 +39,12 @@ def gateway(triton: Triton) -> Iterator[Infergate]:
         yield running
 
 
-def answered(form: str, address: Any, model: str, datatype: str) -> tuple[Any, ...]:
+def infer(form: str, address: Any, model: str, datatype: str) -> tuple[Any, ...]:
     with client(form, address.http, address.grpc) as triton_client:
         tensor = triton_client.input("INPUT0", ARRAYS[datatype], datatype)
-        answer = triton_client.infer(model, [tensor], request_id="same")
-        response = answer.get_response()
-        array = answer.as_numpy("OUTPUT0")
+        result = triton_client.infer(model, [tensor], request_id="same")
+        response = result.get_response()
+        array = result.as_numpy("OUTPUT0")
         if triton_client.http:
             return (response["id"], response["model_version"], array.dtype, array.tolist())
         return (response.id, response.model_version, array.dtype, array.tolist())
@@ -56,9 +56,9 @@ def test_pass_through_and_translation_equal_triton(
     gateway: Infergate, triton: Triton, form: str, datatype: str
 ) -> None:
     model = f"id_{datatype}"
-    straight = answered(form, triton, model, datatype)
-    assert answered(form, gateway, f"fwd.{form}.{model}", datatype) == straight
-    assert answered(form, gateway, f"tr.{form}.{model}", datatype) == straight
+    expected = infer(form, triton, model, datatype)
+    assert infer(form, gateway, f"fwd.{form}.{model}", datatype) == expected
+    assert infer(form, gateway, f"tr.{form}.{model}", datatype) == expected
 
 
 def json_request(shape: list[int], data: object, datatype: str = "FP32") -> bytes:
@@ -80,24 +80,24 @@ def json_request(shape: list[int], data: object, datatype: str = "FP32") -> byte
 def test_json_pass_through_and_translation_equal_triton(
     gateway: Infergate, triton: Triton, model: str, body: bytes
 ) -> None:
-    straight = post(triton.http, f"/v2/models/{model}/infer", body)
-    assert straight.status == 200
-    expected = [np.asarray(o["data"]).astype("U") for o in straight.json["outputs"]]
-    kind = np.float32 if "FP32" in model else None
-    for way in ("fwd", "tr"):
-        answer = post(gateway.http, f"/v2/models/{way}.http.{model}/infer", body)
-        assert answer.status == 200
-        assert answer.json["model_name"] == f"{way}.http.{model}"
-        for output, want in zip(answer.json["outputs"], expected, strict=True):
-            got = np.asarray(output["data"])
-            if kind is not None:
-                np.testing.assert_array_equal(got.astype(kind), want.astype(kind))
+    expected = post(triton.http, f"/v2/models/{model}/infer", body)
+    assert expected.status == 200
+    expected_outputs = [np.asarray(o["data"]).astype("U") for o in expected.json["outputs"]]
+    dtype = np.float32 if "FP32" in model else None
+    for prefix in ("fwd", "tr"):
+        response = post(gateway.http, f"/v2/models/{prefix}.http.{model}/infer", body)
+        assert response.status == 200
+        assert response.json["model_name"] == f"{prefix}.http.{model}"
+        for output, expected_data in zip(response.json["outputs"], expected_outputs, strict=True):
+            data = np.asarray(output["data"])
+            if dtype is not None:
+                np.testing.assert_array_equal(data.astype(dtype), expected_data.astype(dtype))
             else:
-                assert got.astype("U").tolist() == want.tolist()
+                assert data.astype("U").tolist() == expected_data.tolist()
 
 
 BAD = {
-    "too few": json_request([3], [1, 2]),
+    "too few elements": json_request([3], [1, 2]),
     "2^40 elements": json_request([2**40], [1]),
     "overflow": json_request([2**32, 2**32], []),
     "negative": json_request([-1], [1]),
@@ -111,12 +111,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("way", ["fwd", "tr"])
-def test_invalid_requests_never_reach_the_server(gateway: Infergate, way: str, case: str) -> None:
-    path = f"/v2/models/{way}.http.id_FP32/infer"
+@pytest.mark.parametrize("prefix", ["fwd", "tr"])
+def test_invalid_requests_never_reach_the_server(
+    gateway: Infergate, prefix: str, case: str
+) -> None:
+    path = f"/v2/models/{prefix}.http.id_FP32/infer"
     before = metric(gateway, "infergate_backend_seconds_count")
-    answer = post(gateway.http, path, BAD[case])
-    assert 400 <= answer.status < 500
-    assert answer.error
+    response = post(gateway.http, path, BAD[case])
+    assert 400 <= response.status < 500
+    assert response.error
     assert metric(gateway, "infergate_backend_seconds_count") == before
     assert post(gateway.http, path, json_request([1], [1])).status == 200

@@ -34,17 +34,17 @@ def test_identity(triton_client: Client, datatype: str) -> None:
         triton_client.input("INPUT0", array, datatype),
         triton_client.input("INPUT1", array, datatype),
     ]
-    answer = triton_client.infer("identity", inputs, request_id="7")
-    assert answer.as_numpy("OUTPUT0").tolist() == array.tolist()
-    assert answer.as_numpy("OUTPUT1").tolist() == array.tolist()
+    result = triton_client.infer("identity", inputs, request_id="7")
+    assert result.as_numpy("OUTPUT0").tolist() == array.tolist()
+    assert result.as_numpy("OUTPUT1").tolist() == array.tolist()
 
 
 def test_simple_and_simple_string(triton_client: Client) -> None:
     a, b = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
     inputs = [triton_client.input("INPUT0", a, "INT32"), triton_client.input("INPUT1", b, "INT32")]
     np.testing.assert_array_equal(triton_client.infer("simple", inputs).as_numpy("OUTPUT0"), a + b)
-    words = [np.vectorize(lambda n: str(n).encode(), otypes=[object])(x) for x in (a, b)]
-    inputs = [triton_client.input(f"INPUT{i}", w, "BYTES") for i, w in enumerate(words)]
+    strings = [np.vectorize(lambda n: str(n).encode(), otypes=[object])(x) for x in (a, b)]
+    inputs = [triton_client.input(f"INPUT{i}", w, "BYTES") for i, w in enumerate(strings)]
     response = triton_client.infer("simple_string", inputs).as_numpy("OUTPUT1")
     np.testing.assert_array_equal(response.astype(np.int32), a - b)
 
@@ -56,12 +56,12 @@ def test_digits_are_classified(triton_client: Client) -> None:
         "SCORES"
     )
     assert (scores.argmax(axis=1) == labels).mean() >= 0.95
-    answer = triton_client.infer(
+    result = triton_client.infer(
         "digits",
         [triton_client.input("IMAGE", images[:1], "FP32")],
         outputs=[triton_client.output("SCORES", classes=3)],
     )
-    assert answer.as_numpy("SCORES").shape == (1, 3)
+    assert result.as_numpy("SCORES").shape == (1, 3)
 
 
 def test_metadata_and_readiness(triton_client: Client) -> None:

@@ -1,5 +1,5 @@
-"""SageMaker's, Vertex AI's and OpenAI's paths on one listener, in front of the embedded models and
-of a real Triton, whose HTTP and gRPC are both backends."""
+"""Tests SageMaker's, Vertex AI's and OpenAI's paths on one listener, with the embedded models and
+with a real Triton over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def send(
     data = (
         body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
     )
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return post(gateway.http, path, data, named, method or ("GET" if body is None else "POST"))
+    header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return post(
+        gateway.http, path, data, header_fields, method or ("GET" if body is None else "POST")
+    )
 
 
 def simple(*, binary: bool = False) -> Any:
@@ -87,26 +89,26 @@ def simple(*, binary: bool = False) -> Any:
 
 def check_simple(gateway: Infergate, path: str, binary_type: str, headers: dict[str, str]) -> None:
     """Infer ``simple`` in JSON and in binary form."""
-    answer = send(gateway, path, simple(), **headers)
-    assert answer.status == 200, answer
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json["outputs"][0]["data"] == (RANGE + ONES).tolist()
+    response = send(gateway, path, simple(), **headers)
+    assert response.status == 200, response
+    assert response.headers["content-type"] == "application/json"
+    assert response.json["outputs"][0]["data"] == (RANGE + ONES).tolist()
     head, data = simple(binary=True)
     content_type = f"{binary_type};json-header-size={len(head)}"
-    answer = send(gateway, path, head + data, content_type=content_type, **headers)
-    assert answer.status == 200, answer
-    written, _, size = answer.headers["content-type"].rpartition("=")
-    assert written == f"{binary_type};json-header-size"
-    names = [output["name"] for output in json.loads(answer.body[: int(size)])["outputs"]]
-    arrays = np.frombuffer(answer.body[int(size) :], "<i4").reshape(2, 16)
+    response = send(gateway, path, head + data, content_type=content_type, **headers)
+    assert response.status == 200, response
+    binary_header, _, size = response.headers["content-type"].rpartition("=")
+    assert binary_header == f"{binary_type};json-header-size"
+    names = [output["name"] for output in json.loads(response.body[: int(size)])["outputs"]]
+    arrays = np.frombuffer(response.body[int(size) :], "<i4").reshape(2, 16)
     by_name = dict(zip(names, arrays.tolist(), strict=True))
     assert by_name == {"OUTPUT0": (RANGE + ONES).tolist(), "OUTPUT1": (RANGE - ONES).tolist()}
 
 
-def vectors(answer: Answer) -> list[list[float]]:
+def vectors(response: Answer) -> list[list[float]]:
     """Return the vectors of a response, whether they are lists or base64."""
-    assert answer.status == 200, answer
-    items = [item["embedding"] for item in answer.json["data"]]
+    assert response.status == 200, response
+    items = [item["embedding"] for item in response.json["data"]]
     return [
         np.frombuffer(base64.b64decode(item), "<f4").tolist() if isinstance(item, str) else item
         for item in items
@@ -138,52 +140,52 @@ def test_the_embedded_models_in_both_clouds(embedded: Infergate) -> None:
 def test_the_listener_still_serves_its_other_protocols(embedded: Infergate) -> None:
     assert send(embedded, "/v2/models/simple/infer", simple()).status == 200
     row = {"INPUT0": RANGE.tolist(), "INPUT1": ONES.tolist()}
-    answer = send(embedded, "/v1/models/simple:predict", {"instances": [row]})
-    assert answer.json["predictions"][0]["OUTPUT0"] == (RANGE + ONES).tolist()
+    response = send(embedded, "/v1/models/simple:predict", {"instances": [row]})
+    assert response.json["predictions"][0]["OUTPUT0"] == (RANGE + ONES).tolist()
 
 
 def test_models_without_control(embedded: Infergate) -> None:
-    listed = send(embedded, "/models").json["models"]
-    assert {"modelName": "embed", "modelUrl": ""} in listed
+    models = send(embedded, "/models").json["models"]
+    assert {"modelName": "embed", "modelUrl": ""} in models
     assert send(embedded, "/models/embed").json["modelName"] == "embed"
     assert send(embedded, "/models/nosuch").status == 404
-    refused = send(embedded, "/models", {"model_name": "a", "url": "/opt/ml/models/a/model"})
-    assert (refused.status, "not allowed" in refused.json["error"]) == (503, True)
+    rejected = send(embedded, "/models", {"model_name": "a", "url": "/opt/ml/models/a/model"})
+    assert (rejected.status, "not allowed" in rejected.json["error"]) == (503, True)
 
 
 def test_vertex_redirects(embedded: Infergate) -> None:
-    answer = send(embedded, PREDICT, {}, **{REDIRECT: "v2/models/embed"})
-    assert answer.json["inputs"][0]["name"] == "TEXT"
-    answer = send(embedded, PREDICT, {}, **{REDIRECT: "v2/repository/models/embed/unload"})
-    assert answer.status == 403
+    response = send(embedded, PREDICT, {}, **{REDIRECT: "v2/models/embed"})
+    assert response.json["inputs"][0]["name"] == "TEXT"
+    response = send(embedded, PREDICT, {}, **{REDIRECT: "v2/repository/models/embed/unload"})
+    assert response.status == 403
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
 def test_embeddings(embedded: Infergate, encoding: str) -> None:
     body = {"model": "embed", "input": ["a red house", "two ships"], "encoding_format": encoding}
-    answer = send(embedded, "/v1/embeddings", body)
-    found = np.array(vectors(answer))
-    assert found.shape == (2, 64)
-    assert np.allclose(np.linalg.norm(found, axis=1), 1)
-    assert answer.json["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
+    response = send(embedded, "/v1/embeddings", body)
+    embeddings = np.array(vectors(response))
+    assert embeddings.shape == (2, 64)
+    assert np.allclose(np.linalg.norm(embeddings, axis=1), 1)
+    assert response.json["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
 
 
 def test_long_requests_go_to_helper_processes(embedded: Infergate) -> None:
     """64 texts of 4 KiB are more JSON than the event loop reads."""
     texts = [letter * 4096 for letter in "abcdefgh" * 8]
     body = {"input": texts, "model": "embed", "padding": None, "encoding_format": "base64"}
-    refused = send(embedded, "/v1/embeddings", body)
-    assert refused.status == 200  # null means absent
-    found = vectors(refused)
-    assert len(found) == 64
-    assert found[0] == found[8] != found[1]
+    rejected = send(embedded, "/v1/embeddings", body)
+    assert rejected.status == 200  # null means absent
+    embeddings = vectors(rejected)
+    assert len(embeddings) == 64
+    assert embeddings[0] == embeddings[8] != embeddings[1]
 
 
 def test_errors_have_openais_form(embedded: Infergate) -> None:
-    answer = send(embedded, "/v1/embeddings", {"model": "nosuch", "input": "a"})
-    assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
-    answer = send(embedded, "/v1/embeddings", {"model": "embed", "input": ["a"] * 65})
-    assert (answer.status, "batch-size" in answer.json["error"]["message"]) == (400, True)
+    response = send(embedded, "/v1/embeddings", {"model": "nosuch", "input": "a"})
+    assert (response.status, response.json["error"]["code"]) == (404, "model_not_found")
+    response = send(embedded, "/v1/embeddings", {"model": "embed", "input": ["a"] * 65})
+    assert (response.status, "batch-size" in response.json["error"]["message"]) == (400, True)
 
 
 ACCESS = """
@@ -195,14 +197,14 @@ access:
 """.replace("DIGEST", hashlib.sha256(b"secret").hexdigest())
 
 
-def test_access() -> None:
+def test_access_rules_apply_to_envelopes() -> None:
     """The SDK sends its API key as a bearer token; the rules see the model in the body."""
     key = {"authorization": "Bearer secret"}
     body = {"model": "embed", "input": "a"}
     with started_infergate(EMBEDDED + ACCESS, LISTENERS.replace("SIMPLE", "simple")) as gateway:
         assert send(gateway, "/v1/embeddings", body, **key).status == 200
-        refused = send(gateway, "/v1/embeddings", body)
-        assert (refused.status, refused.json["error"]["type"]) == (401, "authentication_error")
+        rejected = send(gateway, "/v1/embeddings", body)
+        assert (rejected.status, rejected.json["error"]["type"]) == (401, "authentication_error")
         forbidden = send(gateway, "/v1/embeddings", {**body, "model": "rest.embed"}, **key)
         assert (forbidden.status, forbidden.json["error"]["type"]) == (403, "permission_error")
         assert send(gateway, "/models/embed/invoke", {}, **key).status == 400
@@ -222,7 +224,7 @@ ROWS_LISTENERS = (
 
 
 @pytest.fixture(scope="module")
-def with_rows() -> Iterator[Infergate]:
+def rows_gateway() -> Iterator[Infergate]:
     with started_infergate(EMBEDDED, ROWS_LISTENERS) as running:
         yield running
 
@@ -240,33 +242,35 @@ IMAGE = np.eye(8).tolist()
         {"dataframe_split": {"columns": ["IMAGE"], "index": [0, 1], "data": [[IMAGE], [IMAGE]]}},
     ],
 )
-def test_mlflow(with_rows: Infergate, body: Any) -> None:
-    answer = send(with_rows, "/invocations", body, content_type="application/json")
-    assert answer.status == 200, answer
-    assert np.array(answer.json["predictions"]).shape == (2, 10)
+def test_mlflow(rows_gateway: Infergate, body: Any) -> None:
+    response = send(rows_gateway, "/invocations", body, content_type="application/json")
+    assert response.status == 200, response
+    assert np.array(response.json["predictions"]).shape == (2, 10)
 
 
-def test_mlflow_in_helper_processes(with_rows: Infergate) -> None:
+def test_mlflow_in_helper_processes(rows_gateway: Infergate) -> None:
     """400 KiB of JSON are more than the event loop reads."""
     body = {"instances": [np.full((8, 8), 1 / 3).tolist()] * 300}
-    answer = send(with_rows, "/invocations", body, content_type="application/json")
-    assert "batch-size must be <= 64" in answer.json["message"]
-    assert (answer.status, answer.json["error_code"]) == (400, "BAD_REQUEST")
+    response = send(rows_gateway, "/invocations", body, content_type="application/json")
+    assert "batch-size must be <= 64" in response.json["message"]
+    assert (response.status, response.json["error_code"]) == (400, "BAD_REQUEST")
 
 
-def test_mlflows_other_paths(with_rows: Infergate) -> None:
-    assert send(with_rows, "/ping").status == send(with_rows, "/health").status == 200
-    assert send(with_rows, "/version").headers["content-type"] == "text/plain"
-    assert send(with_rows, "/invocations", b"a\n1\n", content_type="text/xml").status == 415
-    refused = send(with_rows, "/invocations", b"a\n1\n", content_type="text/csv")
-    assert (refused.status, refused.json["error_code"]) == (400, "BAD_REQUEST")
+def test_mlflows_other_paths(rows_gateway: Infergate) -> None:
+    assert send(rows_gateway, "/ping").status == send(rows_gateway, "/health").status == 200
+    assert send(rows_gateway, "/version").headers["content-type"] == "text/plain"
+    assert send(rows_gateway, "/invocations", b"a\n1\n", content_type="text/xml").status == 415
+    rejected = send(rows_gateway, "/invocations", b"a\n1\n", content_type="text/csv")
+    assert (rejected.status, rejected.json["error_code"]) == (400, "BAD_REQUEST")
 
 
-def test_vertex_instances(with_rows: Infergate) -> None:
-    assert send(with_rows, "/h").status == 200
+def test_vertex_instances(rows_gateway: Infergate) -> None:
+    assert send(rows_gateway, "/h").status == 200
     row = {"INPUT0": RANGE.tolist(), "INPUT1": ONES.tolist()}
-    answer = send(with_rows, PREDICT, {"instances": [row, row], "parameters": {"a": 1}})
-    assert [item["OUTPUT1"] for item in answer.json["predictions"]] == [(RANGE - ONES).tolist()] * 2
+    response = send(rows_gateway, PREDICT, {"instances": [row, row], "parameters": {"a": 1}})
+    assert [item["OUTPUT1"] for item in response.json["predictions"]] == [
+        (RANGE - ONES).tolist()
+    ] * 2
 
 
 # ---- Triton
@@ -288,16 +292,19 @@ def test_tritons_models_in_both_clouds(before_triton: Infergate, backend: str) -
 
 def test_messages_pass_through_to_triton(before_triton: Infergate) -> None:
     check_simple(before_triton, "/invocations", SAGEMAKER_TYPE, {})
-    until(lambda: '"pipeline":"forward"' in before_triton.log.read_text(), "forwarded")
+    until(
+        lambda: '"pipeline":"forward"' in before_triton.log.read_text(),
+        "the message is passed through",
+    )
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc"])
 def test_embeddings_from_triton(before_triton: Infergate, backend: str) -> None:
     body = {"model": f"{backend}.embed", "input": ["a red house", "größe"]}
-    answer = send(before_triton, "/v1/embeddings", body)
-    assert vectors(answer) == [[11, 5, 3, 1], [7, 1, 1, 1]]
-    assert answer.json["usage"]["total_tokens"] == 4
-    assert answer.json["model"] == f"{backend}.embed"
+    response = send(before_triton, "/v1/embeddings", body)
+    assert vectors(response) == [[11, 5, 3, 1], [7, 1, 1, 1]]
+    assert response.json["usage"]["total_tokens"] == 4
+    assert response.json["model"] == f"{backend}.embed"
 
 
 def test_a_model_is_loaded_and_unloaded(before_triton: Infergate) -> None:

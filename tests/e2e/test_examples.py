@@ -1,5 +1,5 @@
-"""The packages in ``examples``: built, installed beside the gateway, tested, and served to
-safetensors' own library, tritonclient and curl."""
+"""Builds the packages in ``examples``, installs them beside the gateway, runs their tests, and
+sends them requests with safetensors' own library, tritonclient and curl."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peers.support.process import Launch, free_ports, started
 pytestmark = [pytest.mark.timeout(900), pytest.mark.peers]
 
 EXAMPLES = sorted(path.parent for path in PROJECT.glob("examples/*/pyproject.toml"))
-NOT_BUILT = shutil.ignore_patterns(".git", ".venv*", ".peers", "__pycache__", "tests", "docs")
+IGNORED_FILES = shutil.ignore_patterns(".git", ".venv*", ".peers", "__pycache__", "tests", "docs")
 CLIENT = """
 import sys, urllib.request
 import numpy as np
@@ -40,9 +40,9 @@ def installed(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory
     uv = release_tools.python.with_name("uv")
     folder = tmp_path_factory.mktemp("examples")
     for source in (PROJECT, *EXAMPLES):
-        copied = folder / "sources" / source.name
-        shutil.copytree(source, copied, ignore=NOT_BUILT)
-        output_of(uv, "build", "-q", "--wheel", "-o", folder / "wheels", copied)
+        copy = folder / "sources" / source.name
+        shutil.copytree(source, copy, ignore=IGNORED_FILES)
+        output_of(uv, "build", "-q", "--wheel", "-o", folder / "wheels", copy)
     output_of(uv, "venv", "-q", folder / "venv")
     python = folder / "venv" / "bin" / "python"
     wheels = sorted((folder / "wheels").glob("*.whl"))
@@ -113,16 +113,16 @@ def test_tritonclient_is_served_and_streams(model: str, addresses: list[str]) ->
     query = triton.InferInput("query", [1, 4], "FP32")
     query.set_data_from_numpy(np.array([[0, 0, 0, 1]], np.float32))
     with triton.InferenceServerClient(addresses[1]) as client:
-        answer = client.infer(model, [query])
-        assert answer.as_numpy("index")[0, 0] == 3
-        assert answer.get_response().parameters["finite"].bool_param
+        result = client.infer(model, [query])
+        assert result.as_numpy("index")[0, 0] == 3
+        assert result.get_response().parameters["finite"].bool_param
         received: list[object] = []
         client.start_stream(lambda result, error: received.append(error or result))
         client.async_stream_infer(model, [query])
         client.stop_stream()
         (streamed,) = received
         assert isinstance(streamed, triton.InferResult), streamed
-        assert streamed.as_numpy("index").tolist() == answer.as_numpy("index").tolist()
+        assert streamed.as_numpy("index").tolist() == result.as_numpy("index").tolist()
 
 
 def test_the_hook_rejects_nan_over_every_protocol(addresses: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the code that ``infergate explain`` prints. It sends the same bytes as the explained
+"""Tests that the code that ``infergate explain`` prints sends the same bytes as the explained
 request. tests/peers/test_explained_code.py runs the code of other clients."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def gateway() -> Iterator[Infergate]:
         yield running
 
 
-def explained(
+def printed_code(
     gateway: Infergate, wire: HttpRequest | RpcRequest, folder: Path, client: str,
     capsys: pytest.CaptureFixture[str],
 ) -> str:  # fmt: skip
@@ -80,7 +80,7 @@ def test_the_printed_program_sends_the_same_bytes(
 ) -> None:
     tensor = TENSORS[name]
     request = InferRequest("identity", id="7", inputs=(tensor,))
-    code = explained(gateway, client_message("v2-grpc", request), tmp_path, client, capsys)
+    code = printed_code(gateway, client_message("v2-grpc", request), tmp_path, client, capsys)
     if tensor.datatype is Datatype.BYTES:
         expected: Any = np.array(list(unpack_bytes(tensor.data)), np.object_)
         expected = expected.reshape(tensor.shape).tolist()
@@ -93,13 +93,13 @@ def test_the_printed_program_sends_the_same_bytes(
 def test_the_printed_program_has_the_outputs_the_version_and_the_parameters(
     gateway: Infergate, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    two = np.full((1, 16), 2, np.int32)
-    inputs = tuple(tensor_from_array(f"INPUT{n}", Datatype.INT32, two) for n in range(2))
+    array = np.full((1, 16), 2, np.int32)
+    inputs = tuple(tensor_from_array(f"INPUT{n}", Datatype.INT32, array) for n in range(2))
     outputs = (RequestedOutput("OUTPUT1", {"classification": 1}),)
     request = InferRequest("simple", "1", "7", {"p": "q"}, inputs, outputs)
     wire = client_message("v2-grpc", request)
     for client in ("tritonclient", "tritonclient-grpc"):
-        code = explained(gateway, wire, tmp_path, client, capsys)
+        code = printed_code(gateway, wire, tmp_path, client, capsys)
         assert "parameters={'p': 'q'}" in code
         assert output_of(code, capsys) == "OUTPUT1 [[b'0:0']]\n"
 
@@ -107,24 +107,24 @@ def test_the_printed_program_has_the_outputs_the_version_and_the_parameters(
 def test_the_printed_programs_of_a_sequence_continue_it(
     gateway: Infergate, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    printed = []
+    outputs = []
     for client in ("tritonclient", "tritonclient-grpc"):
         tensor = tensor_from_array("INPUT", Datatype.INT32, np.array([5], np.int32))
         parameters = {"sequence_id": 9, "sequence_start": client == "tritonclient"}
         request = InferRequest("accumulate", parameters=parameters, inputs=(tensor,))
-        code = explained(gateway, client_message("v2-grpc", request), tmp_path, client, capsys)
-        printed.append(output_of(code, capsys))
-    assert printed == ["OUTPUT [5]\n", "OUTPUT [10]\n"]
+        code = printed_code(gateway, client_message("v2-grpc", request), tmp_path, client, capsys)
+        outputs.append(output_of(code, capsys))
+    assert outputs == ["OUTPUT [5]\n", "OUTPUT [10]\n"]
 
 
 def run_curl(command: str, folder: Path) -> bytes:
     """Run a curl command, check that the status is 200, and return the body."""
     command = command.replace("curl ", "curl -sS -i --noproxy '*' ", 1)
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-c", command], cwd=folder, capture_output=True, timeout=60, check=True
     )
-    head, _, body = done.stdout.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 "), done.stdout
+    head, _, body = completed.stdout.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 "), completed.stdout
     return body
 
 
@@ -136,7 +136,7 @@ def test_the_printed_curl_command_sends_the_same_values(
 ) -> None:  # fmt: skip
     tensor = TENSORS[name]
     wire = client_message(protocol, InferRequest("identity", inputs=(tensor,)))
-    code = explained(gateway, wire, tmp_path, "curl", capsys)
+    code = printed_code(gateway, wire, tmp_path, "curl", capsys)
     body = run_curl(code, tmp_path)
     if bytes(tensor.data) not in body:
         (output,) = json.loads(body)["outputs"]
@@ -144,26 +144,26 @@ def test_the_printed_curl_command_sends_the_same_values(
 
 
 @pytest.mark.parametrize("protocol", ["trtis-http", "tfs-rest", "graphpipe"])
-def test_the_printed_curl_command_of_a_legacy_request_gets_the_same_answer(
+def test_the_printed_curl_command_of_a_legacy_request_gets_the_same_response(
     protocol: str, gateway: Infergate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two = np.full((1, 16), 2, np.int32)
-    inputs = tuple(tensor_from_array(f"INPUT{n}", Datatype.INT32, two) for n in range(2))
+    array = np.full((1, 16), 2, np.int32)
+    inputs = tuple(tensor_from_array(f"INPUT{n}", Datatype.INT32, array) for n in range(2))
     model = next(each.metadata for each in embedded_models() if each.metadata.name == "simple")
     wire = client_message(protocol, InferRequest("simple", inputs=inputs), model)
-    body = run_curl(explained(gateway, wire, tmp_path, "curl", capsys), tmp_path)
+    body = run_curl(printed_code(gateway, wire, tmp_path, "curl", capsys), tmp_path)
     if protocol == "tfs-rest":
         assert json.loads(body)["outputs"]["OUTPUT0"] == [[4] * 16]
     else:
-        assert (two + two).tobytes() in body
+        assert (array + array).tobytes() in body
 
 
 @pytest.mark.parametrize("protocol", ["graphpipe", "trtis-http", "tfs-rest", "v2-rest"])
 def test_metadata_is_queried_only_on_request_and_no_inference_is_sent(
     protocol: str, gateway: Infergate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    two = np.full((1, 16), 2, np.int32)
-    inputs = tuple(tensor_from_array(f"INPUT{n}", Datatype.INT32, two) for n in range(2))
+    array = np.full((1, 16), 2, np.int32)
+    inputs = tuple(tensor_from_array(f"INPUT{n}", Datatype.INT32, array) for n in range(2))
     wire = client_message("v2-rest", InferRequest("simple", inputs=inputs))
     assert isinstance(wire, HttpRequest)
     (tmp_path / "body").write_bytes(bytes(join_parts(wire.body)))
@@ -186,9 +186,9 @@ def test_metadata_is_queried_only_on_request_and_no_inference_is_sent(
 
 def requests_served(server: Infergate) -> dict[str, float]:
     """Return the number of requests by operation."""
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     for line in server.metrics().splitlines():
         if line.startswith("infergate_requests_total{"):
             operation = line.partition('operation="')[2].partition('"')[0]
-            found[operation] = found.get(operation, 0) + float(line.rpartition(" ")[2])
-    return found
+            counts[operation] = counts.get(operation, 0) + float(line.rpartition(" ")[2])
+    return counts

@@ -1,5 +1,5 @@
-"""The order in which a server with one slot gets waiting inferences, over each transport and both
-pipelines. The server holds each inference until the test lets it respond."""
+"""Tests the order in which a server with one slot gets waiting inferences, over each transport and
+both pipelines. The server holds each inference until the test lets it respond."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ models:
 
 @dataclass
 class Server:
-    """A V2 server. ``arrived`` are the ids of inferences, in order; each needs one of
-    ``responses``."""
+    """A V2 server. ``arrived`` are the ids of inferences, in order. ``responses`` permits one
+    response for each release."""
 
     arrived: list[str] = field(default_factory=list)
     responses: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -81,7 +81,7 @@ def http_handler(server: Server) -> type[QuietHandler]:
     return Handler
 
 
-def grpc_answer(server: Server) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+def grpc_handler(server: Server) -> Callable[[bytes, grpc.ServicerContext], bytes]:
     def answer(message: bytes, _: grpc.ServicerContext) -> bytes:
         request = ModelInferRequest.FromString(message)
         server.serve(request.id)
@@ -127,11 +127,11 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployed() -> Iterator[Deployment]:
+def deployment() -> Iterator[Deployment]:
     servers = {"http": Server(), "grpc": Server()}
     with ExitStack() as stack:
         rpc = stack.enter_context(rpc_backend())
-        rpc.respond = grpc_answer(servers["grpc"])
+        rpc.respond = grpc_handler(servers["grpc"])
         http = stack.enter_context(StandInServer(http_handler(servers["http"])))
         config = CONFIG.replace("HTTP", http.address).replace("GRPC", rpc.address)
         gateway = stack.enter_context(started_infergate(config))
@@ -146,13 +146,13 @@ def deployed() -> Iterator[Deployment]:
 class Waiting:
     """Requests to one backend, which are sent one after the other and wait for its only slot."""
 
-    deployed: Deployment
+    deployment: Deployment
     transport: str
     backend: str
     sent: dict[str, Future[tuple[Any, str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.server = self.deployed.servers[self.backend]
+        self.server = self.deployment.servers[self.backend]
         self.server.arrived.clear()
         self.add("first", "other", waits=False)
         until(lambda: self.server.arrived == ["first"], "the request has the slot")
@@ -168,22 +168,22 @@ class Waiting:
         waits: bool = True,
     ) -> None:
         """Send a request, and wait until it is in the queue if it ``waits``."""
-        before = self.deployed.waiting(self.backend)
+        before = self.deployment.waiting(self.backend)
         header_name = {"http": "infergate-priority", "grpc": "x-urgency"}[self.backend]
         headers = {"authorization": f"Bearer {client}"} | ({header_name: header} if header else {})
-        deployed, model = self.deployed, model or self.backend
-        send = deployed.send_http if self.transport == "http" else deployed.send_grpc
-        self.sent[name] = deployed.pool.submit(send, model, name, headers, priority)
+        deployment, model = self.deployment, model or self.backend
+        send = deployment.send_http if self.transport == "http" else deployment.send_grpc
+        self.sent[name] = deployment.pool.submit(send, model, name, headers, priority)
         if waits:
-            until(lambda: self.deployed.waiting(self.backend) == before + 1, f"{name} waits")
+            until(lambda: self.deployment.waiting(self.backend) == before + 1, f"{name} waits")
 
     def finish(self) -> list[str]:
         """Let the server respond. Return the order of the requests."""
         self.server.release(len(self.sent))
         for request in self.sent.values():
             request.result(60)
-        until(lambda: self.deployed.waiting(self.backend) == 0, "no request waits")
-        while self.server.responses.acquire(blocking=False):  # of requests that were shed
+        until(lambda: self.deployment.waiting(self.backend) == 0, "no request waits")
+        while self.server.responses.acquire(blocking=False):  # drop the permits of shed requests
             pass
         return self.server.arrived[1:]
 
@@ -197,9 +197,9 @@ TRANSPORTS = pytest.mark.parametrize(
 
 @TRANSPORTS
 def test_requests_are_sent_by_priority_and_fairly_between_clients(
-    deployed: Deployment, transport: str, backend: str
+    deployment: Deployment, transport: str, backend: str
 ) -> None:
-    waiting = Waiting(deployed, transport, backend)
+    waiting = Waiting(deployment, transport, backend)
     waiting.add("late", "other", header="9", priority=1)
     waiting.add("limited", "limited", priority=1)
     for number in range(3):
@@ -213,8 +213,8 @@ def test_requests_are_sent_by_priority_and_fairly_between_clients(
     ]  # fmt: skip
 
 
-def test_the_priority_of_the_route_applies_to_requests_without_one(deployed: Deployment) -> None:
-    waiting = Waiting(deployed, "http", "http")
+def test_the_priority_of_the_route_applies_to_requests_without_one(deployment: Deployment) -> None:
+    waiting = Waiting(deployment, "http", "http")
     waiting.add("batch", "other", model="batch")
     waiting.add("low", "other", header="7")
     waiting.add("raised", "flood", model="batch", priority=6)
@@ -222,23 +222,23 @@ def test_the_priority_of_the_route_applies_to_requests_without_one(deployed: Dep
 
 
 @TRANSPORTS
-def test_a_full_queue_sheds_the_flood_and_says_when_to_retry(
-    deployed: Deployment, transport: str, backend: str
+def test_a_full_queue_sheds_the_flood_with_a_retry_after(
+    deployment: Deployment, transport: str, backend: str
 ) -> None:
     shed = ("infergate_queue_shed_total", {"backend": backend, "priority": "5"})
-    before = metric(deployed.gateway, shed[0], **shed[1])
-    waiting = Waiting(deployed, transport, backend)
+    before = metric(deployment.gateway, shed[0], **shed[1])
+    waiting = Waiting(deployment, transport, backend)
     for number in range(9):
         waiting.add(f"flood{number}", "flood")
     waiting.add("rejected", "flood", waits=False)
     waiting.add("good", "other", waits=False)
-    refused = [waiting.sent[name].result(60) for name in ("rejected", "flood8")]
-    for status, retry_after in refused:
+    rejected = [waiting.sent[name].result(60) for name in ("rejected", "flood8")]
+    for status, retry_after in rejected:
         assert status == (503 if transport == "http" else "UNAVAILABLE")
         assert re.fullmatch("[1-9][0-9]*", retry_after)
-    assert metric(deployed.gateway, shed[0], **shed[1]) == before + 2
+    assert metric(deployment.gateway, shed[0], **shed[1]) == before + 2
     waits = metric(
-        deployed.gateway, "infergate_queue_priority_requests", backend=backend, priority="5"
+        deployment.gateway, "infergate_queue_priority_requests", backend=backend, priority="5"
     )
     assert waits == 9
     order = waiting.finish()

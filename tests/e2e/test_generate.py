@@ -2,7 +2,7 @@
 gateway.
 
 The gateway serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, MLServer's models as
-``mlserver.M`` over V2 REST, and the embedded models as ``inside.M``."""
+``mlserver.M`` over V2 REST, and the embedded models as ``embedded.M``."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ backends:
   triton: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
   grpc: {{protocol: v2-grpc, endpoints: ["grpc://{triton.grpc}"]}}
   mlserver: {{protocol: v2-rest, endpoints: ["http://{mlserver.http}"]}}
-  inside: {{protocol: builtin}}
+  embedded: {{protocol: builtin}}
 routes:
   - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: &one {{model: '\\1'}}}}
   - {{model: '/mlserver\\.(.+)/', backend: mlserver, rewrite: *one}}
-  - {{model: '/inside\\.(.+)/', backend: inside, rewrite: *one}}
+  - {{model: '/embedded\\.(.+)/', backend: embedded, rewrite: *one}}
   - {{model: quick, backend: triton, timeout: 300ms, rewrite: {{model: repeat_int32}}}}
   - {{model: '*', backend: triton}}
 """
 STREAM = "text/event-stream; charset=utf-8"
 ROUTES = ["", "grpc."]
 """Prefixes of Triton's models over V2 REST and over V2 gRPC."""
-REPEAT = ["repeat_int32", "grpc.repeat_int32", "inside.repeat"]
+REPEAT = ["repeat_int32", "grpc.repeat_int32", "embedded.repeat"]
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def gateway(triton: Triton, mlserver: MLServer) -> Iterator[Infergate]:
 
 
 def send_request(address: str, model: str, verb: str, body: Any) -> tuple[int, str, bytes]:
-    answer = post(address, f"/v2/models/{model}/{verb}", json.dumps(body).encode())
-    return answer.status, answer.headers["content-type"], answer.body
+    response = post(address, f"/v2/models/{model}/{verb}", json.dumps(body).encode())
+    return response.status, response.headers["content-type"], response.body
 
 
 def events(body: bytes) -> list[Any]:
@@ -63,14 +63,14 @@ def events(body: bytes) -> list[Any]:
     return [json.loads(each.removeprefix(b"data: ")) for each in result]
 
 
-def streamed(model: str, body: bytes, more: str = "") -> bytes:
-    head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\n{more}"
+def stream_request(model: str, body: bytes, headers: str = "") -> bytes:
+    head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\n{headers}"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def repeated(model: str, count: int, delay: int = 0, **more: Any) -> dict[str, Any]:
-    waits = {} if model.startswith("inside") else {"WAIT": 0}
-    return {"IN": list(range(count)), "DELAY": [delay] * count, **waits, **more}
+def repeat_body(model: str, count: int, delay: int = 0, **more: Any) -> dict[str, Any]:
+    wait = {} if model.startswith("embedded") else {"WAIT": 0}
+    return {"IN": list(range(count)), "DELAY": [delay] * count, **wait, **more}
 
 
 def count(number: int, name: str = "INPUT0") -> dict[str, Any]:
@@ -78,7 +78,7 @@ def count(number: int, name: str = "INPUT0") -> dict[str, Any]:
     return {"id": "q", "inputs": [tensor]}
 
 
-SAME: list[tuple[str, Any]] = [
+REQUESTS: list[tuple[str, Any]] = [
     ("id_BYTES", {"INPUT0": "hi"}),
     ("id_BYTES", {"INPUT0": ["a", "b"], "id": "7"}),
     ("id_BYTES", {"INPUT0": [["a"]], "x": 1.5, "parameters": {"t": 1, "z": "q", "id": "no"}}),
@@ -99,34 +99,34 @@ SAME: list[tuple[str, Any]] = [
     ("versions/versions/9", {"INPUT0": 1}),
     ("slow", {"INPUT0": [1, 2], "SECONDS": 0.01}),
     ("nosuch", {"INPUT0": "a"}),
-    ("repeat_int32", repeated("repeat_int32", 1, id="r")),
+    ("repeat_int32", repeat_body("repeat_int32", 1, id="r")),
     ("repeat_int32", {"IN": [1], "DELAY": [0]}),
 ]
 
 
-def named(expected: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
-    """Return ``expected`` with the backend's name of the model instead of the client's."""
-    return *expected[:2], expected[2].replace(b"grpc.", b"")
+def without_prefix(response: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
+    """Return a response with the backend's name of the model instead of the client's."""
+    return *response[:2], response[2].replace(b"grpc.", b"")
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
 @pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(("model", "body"), SAME)
-def test_the_same_as_triton_itself(
+@pytest.mark.parametrize(("model", "body"), REQUESTS)
+def test_responses_equal_those_of_triton(
     gateway: Infergate, triton: Triton, *, route: str, verb: str, model: str, body: Any
 ) -> None:
-    ours = named(send_request(gateway.http, route + model, verb, body))
-    assert ours == send_request(triton.http, model, verb, body)
+    response = without_prefix(send_request(gateway.http, route + model, verb, body))
+    assert response == send_request(triton.http, model, verb, body)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_decoupled_stream_equals_tritons(gateway: Infergate, triton: Triton, count: int) -> None:
-    body = repeated("repeat_int32", count, id="r")
-    straight = send_request(triton.http, "repeat_int32", "generate_stream", body)
-    assert send_request(gateway.http, "repeat_int32", "generate_stream", body) == straight
-    assert len(events(straight[2])) == count
+    body = repeat_body("repeat_int32", count, id="r")
+    direct = send_request(triton.http, "repeat_int32", "generate_stream", body)
+    assert send_request(gateway.http, "repeat_int32", "generate_stream", body) == direct
+    assert len(events(direct[2])) == count
     over_grpc = send_request(gateway.http, "grpc.repeat_int32", "generate_stream", body)
-    assert over_grpc[2].replace(b"grpc.", b"") == straight[2]
+    assert over_grpc[2].replace(b"grpc.", b"") == direct[2]
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -134,19 +134,19 @@ def test_a_decoupled_stream_equals_tritons(gateway: Infergate, triton: Triton, c
     ("model", "body", "status"),
     [
         ("fail", {"INPUT0": "NOT_FOUND"}, 404),  # Triton sends 400 in an event
-        ("repeat_int32", repeated("repeat_int32", 0), 501),  # Triton sends 200
-        ("repeat_int32", repeated("repeat_int32", 3), 501),
+        ("repeat_int32", repeat_body("repeat_int32", 0), 501),  # Triton sends 200
+        ("repeat_int32", repeat_body("repeat_int32", 3), 501),
     ],
 )
 def test_generate_errors_have_tritons_text_and_a_fitting_status(
     gateway: Infergate, triton: Triton, *, route: str, model: str, body: Any, status: int
 ) -> None:
-    straight = send_request(triton.http, model, "generate", body)
-    ours = named(send_request(gateway.http, route + model, "generate", body))
-    assert ours == (status, straight[1], straight[2])
+    direct = send_request(triton.http, model, "generate", body)
+    response = without_prefix(send_request(gateway.http, route + model, "generate", body))
+    assert response == (status, direct[1], direct[2])
 
 
-def wrong(*names: str) -> dict[str, Any]:
+def incomplete_body(*names: str) -> dict[str, Any]:
     data = list(range(16))
     return {
         "id": "w",
@@ -160,10 +160,10 @@ def wrong(*names: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "body", "status"),
     [
-        ("simple", wrong("INPUT0"), 400),
-        ("simple", wrong("INPUT0", "OTHER"), 400),
-        ("nosuch", wrong("INPUT0"), 404),
-        ("versions/versions/9", wrong("INPUT0"), 404),
+        ("simple", incomplete_body("INPUT0"), 400),
+        ("simple", incomplete_body("INPUT0", "OTHER"), 400),
+        ("nosuch", incomplete_body("INPUT0"), 404),
+        ("versions/versions/9", incomplete_body("INPUT0"), 404),
         ("accumulate", count(1, "INPUT"), 400),
         ("accumulate", {**count(1, "INPUT"), "parameters": {"sequence_id": 77}}, 400),
     ],
@@ -171,34 +171,34 @@ def wrong(*names: str) -> dict[str, Any]:
 def test_a_streamed_inference_is_rejected_like_a_unary_one(
     gateway: Infergate, triton: Triton, *, route: str, model: str, body: Any, status: int
 ) -> None:
-    straight = send_request(triton.http, model, "infer", body)
-    assert straight[0] == status
+    direct = send_request(triton.http, model, "infer", body)
+    assert direct[0] == status
     for verb in ("infer", "infer_stream"):
-        ours = named(send_request(gateway.http, route + model, verb, body))
-        assert ours == (status, "application/json", straight[2])
+        response = without_prefix(send_request(gateway.http, route + model, verb, body))
+        assert response == (status, "application/json", direct[2])
 
 
 @pytest.mark.parametrize("model", REPEAT)
 def test_generate_works_with_every_backend(gateway: Infergate, model: str) -> None:
-    status, _, body = send_request(gateway.http, model, "generate", repeated(model, 1))
+    status, _, body = send_request(gateway.http, model, "generate", repeat_body(model, 1))
     assert status == 200
     assert json.loads(body) == {"OUT": 0, "IDX": 0, "model_name": model, "model_version": "1"}
 
 
 @pytest.mark.parametrize("model", REPEAT)
 def test_responses_arrive_one_by_one(gateway: Infergate, model: str) -> None:
-    body = json.dumps(repeated(model, 4, 150)).encode()
+    body = json.dumps(repeat_body(model, 4, 150)).encode()
 
     def first_arrival() -> float:
         """Return the time from the request to its first response, after all have arrived."""
         with Client(gateway.http) as client:
-            began, arrivals = time.monotonic(), []
-            client.send(streamed(model, body))
+            start, arrivals = time.monotonic(), []
+            client.send(stream_request(model, body))
             head = client.until(b"\r\n\r\n").lower()
             assert b"\r\ntransfer-encoding: chunked\r\n" in head
             for index in range(4):
                 assert b'"IDX":%d,' % index in client.until(b"\n\n\r\n")
-                arrivals.append(time.monotonic() - began)
+                arrivals.append(time.monotonic() - start)
                 assert arrivals[index] >= 0.15 * (index + 1) - 0.01
             assert client.until(b"0\r\n\r\n") == b"0\r\n\r\n"
         return arrivals[0]
@@ -208,12 +208,12 @@ def test_responses_arrive_one_by_one(gateway: Infergate, model: str) -> None:
 
 @pytest.mark.parametrize("model", REPEAT)
 @pytest.mark.parametrize("verb", ["infer", "infer_stream"])
-def test_a_streamed_inference(gateway: Infergate, model: str, verb: str) -> None:
+def test_inferences_are_streamed_as_events(gateway: Infergate, model: str, verb: str) -> None:
     names = {"IN": "INT32", "DELAY": "UINT32", "WAIT": "UINT32"}
     inputs = [
         {"name": name, "datatype": names[name], "shape": [len(data)], "data": data}
         for name, data in {"IN": [7, 8], "DELAY": [0, 0], "WAIT": [0]}.items()
-        if name != "WAIT" or not model.startswith("inside")
+        if name != "WAIT" or not model.startswith("embedded")
     ]
     parameters = {"stream": True} if verb == "infer" else {}
     body = {"id": "i", "parameters": parameters, "inputs": inputs, "outputs": [{"name": "OUT"}]}
@@ -231,14 +231,14 @@ def test_a_streamed_inference(gateway: Infergate, model: str, verb: str) -> None
 
 
 def test_infer_stream_equals_mlservers(gateway: Infergate, mlserver: MLServer) -> None:
-    ours = send_request(gateway.http, "mlserver.count", "infer_stream", count(3))
-    theirs = send_request(mlserver.http, "count", "infer_stream", count(3))
-    assert ours[:2] == theirs[:2] == (200, STREAM)
-    read = events(ours[2])
-    for each in read:
+    response = send_request(gateway.http, "mlserver.count", "infer_stream", count(3))
+    direct = send_request(mlserver.http, "count", "infer_stream", count(3))
+    assert response[:2] == direct[:2] == (200, STREAM)
+    parsed = events(response[2])
+    for each in parsed:
         each["model_name"] = each["model_name"].removeprefix("mlserver.")
-    assert read == events(theirs[2])
-    assert len(read) == 3
+    assert parsed == events(direct[2])
+    assert len(parsed) == 3
 
 
 def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
@@ -258,8 +258,8 @@ def test_mlserver_streams_report_an_unknown_model(gateway: Infergate) -> None:
 
 def test_an_mlserver_over_rest_streams_to_grpc_clients(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
-        three = [tensor("INPUT0", np.array([3], np.int32))]
-        stream.client.async_stream_infer("mlserver.count", three)
+        tensors = [tensor("INPUT0", np.array([3], np.int32))]
+        stream.client.async_stream_infer("mlserver.count", tensors)
         assert [int(stream.next().as_numpy("OUT")[0]) for _ in range(3)] == [0, 1, 2]
 
 
@@ -288,8 +288,8 @@ def test_a_decoupled_model_over_rest_streams_to_grpc_clients(gateway: Infergate)
 
 
 def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate) -> None:
-    late = repeated("quick", 2, 1)
-    late["DELAY"][1] = 2000
+    late_body = repeat_body("quick", 2, 1)
+    late_body["DELAY"][1] = 2000
 
     def responses(body: Any, number: int) -> list[Any]:
         """Return the responses if there are ``number`` of them. This is tried repeatedly, because
@@ -302,23 +302,26 @@ def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate)
         return events(sent)
 
     # this stream takes more than 300 ms
-    assert [each["OUT"] for each in responses(repeated("quick", 4, 150), 4)] == [0, 1, 2, 3]
-    first, error = responses(late, 2)
+    assert [each["OUT"] for each in responses(repeat_body("quick", 4, 150), 4)] == [0, 1, 2, 3]
+    first, error = responses(late_body, 2)
     assert first["OUT"] == 0
     assert "in time" in error["error"]
-    late["DELAY"] = [2000, 1]
-    status, kind, _ = send_request(gateway.http, "quick", "generate_stream", late)
+    late_body["DELAY"] = [2000, 1]
+    status, kind, _ = send_request(gateway.http, "quick", "generate_stream", late_body)
     assert (status, kind) == (504, "application/json")
 
 
 def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
     """The stream has 20,000 responses of 60 KB; the reader takes a few."""
-    body = json.dumps(repeated("inside", 20_000, id="p" * 60_000)).encode()
+    body = json.dumps(repeat_body("embedded", 20_000, id="p" * 60_000)).encode()
     send_request(
-        gateway.http, "inside.repeat", "generate_stream", repeated("inside", 5, id="p" * 60_000)
+        gateway.http,
+        "embedded.repeat",
+        "generate_stream",
+        repeat_body("embedded", 5, id="p" * 60_000),
     )
     with Client(gateway.http) as client, limited_growth(gateway.pid, 64 << 20):
-        client.send(streamed("inside.repeat", body))
+        client.send(stream_request("embedded.repeat", body))
         for _ in range(5):
             client.until(b"\n\n\r\n")
         time.sleep(2)  # time for the server to send ahead
@@ -329,28 +332,28 @@ def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
 
 @pytest.mark.parametrize("model", REPEAT)
 def test_a_disconnected_client_ends_the_stream(gateway: Infergate, model: str) -> None:
-    def left() -> float:
+    def cancelled_count() -> float:
         return counted(gateway, operation="stream_infer", outcome="cancelled")
 
-    before = left()
-    body = json.dumps(repeated(model, 3, 500)).encode()
+    before = cancelled_count()
+    body = json.dumps(repeat_body(model, 3, 500)).encode()
     with Client(gateway.http) as client:
-        client.send(streamed(model, body))
+        client.send(stream_request(model, body))
         client.until(b"\n\n\r\n")
-    until(lambda: left() == before + 1, "the metrics report it")
+    until(lambda: cancelled_count() == before + 1, "the metrics count the cancelled stream")
     until(
         lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "no request is in progress"
     )
 
 
 def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> None:
-    body = json.dumps(repeated("inside", 3)).encode()
+    body = json.dumps(repeat_body("embedded", 3)).encode()
     with Client(gateway.http) as client:
-        client.send(streamed("inside.repeat", body, "X-Request-Id: told\r\n"))
+        client.send(stream_request("embedded.repeat", body, "X-Request-Id: count-test\r\n"))
         answer = client.until(b"0\r\n\r\n").partition(b"\r\n\r\n")[2]
 
     def lines() -> list[dict[str, Any]]:
-        return [line for line in gateway.logged("request") if line["request_id"] == "told"]
+        return [line for line in gateway.logged("request") if line["request_id"] == "count-test"]
 
     until(lambda: len(lines()) == 1, "the request is logged")
     (line,) = lines()
@@ -363,13 +366,11 @@ def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> No
     assert line["bytes_out"] == len(b"".join(answer.split(b"\r\n")[1:-3:2]))
 
 
-def test_a_stream_ends_in_good_order_when_the_gateway_stops(
-    triton: Triton, mlserver: MLServer
-) -> None:
+def test_a_stream_is_completed_when_the_gateway_stops(triton: Triton, mlserver: MLServer) -> None:
     with started_infergate(SERVERS.format(triton=triton, mlserver=mlserver)) as running:
-        body = json.dumps(repeated("inside", 4, 300)).encode()
+        body = json.dumps(repeat_body("embedded", 4, 300)).encode()
         with Client(running.http) as client:
-            client.send(streamed("inside.repeat", body))
+            client.send(stream_request("embedded.repeat", body))
             client.until(b"\n\n\r\n")
             os.kill(running.pid, signal.SIGTERM)
             assert client.read_to_end().endswith(b"\n\n\r\n0\r\n\r\n")
@@ -393,7 +394,7 @@ routes:
 
 
 @pytest.fixture(scope="module")
-def before_fake() -> Iterator[tuple[Infergate, Backend]]:
+def scripted_gateway() -> Iterator[tuple[Infergate, Backend]]:
     """Run a gateway in front of a scripted server."""
     with scripted(good_http) as fake, started_infergate(FAKE.format(fake.address)) as running:
         yield running, fake
@@ -401,7 +402,7 @@ def before_fake() -> Iterator[tuple[Infergate, Backend]]:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("stream", "error_text"),
     [
         (HEAD + EVENT + b"data: {}\n\n", "outputs is missing"),
         (HEAD + EVENT + b"data: [DONE]\n\n", "invalid response"),
@@ -412,19 +413,19 @@ def before_fake() -> Iterator[tuple[Infergate, Backend]]:
     ],
 )
 def test_unusual_server_streams(
-    before_fake: tuple[Infergate, Backend], written: bytes, said: str
+    scripted_gateway: tuple[Infergate, Backend], stream: bytes, error_text: str
 ) -> None:
     def script(connection: Connection, _: Any) -> None:
         connection.request()
-        connection.write(written)
-        if written.endswith(b"wait"):
+        connection.write(stream)
+        if stream.endswith(b"wait"):
             connection.wait_closed()
 
-    running, fake = before_fake
+    running, fake = scripted_gateway
     fake.use(script)
-    model = "late" if written.endswith(b"wait") else "m"
+    model = "late" if stream.endswith(b"wait") else "m"
     status, _, body = send_request(running.http, model, "infer_stream", count(1))
     first, error = events(body)
     assert (status, first["outputs"][0]["data"]) == (200, [7])
-    assert said in error["error"]
+    assert error_text in error["error"]
     assert fake.address not in error["error"]

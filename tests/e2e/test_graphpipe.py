@@ -1,4 +1,4 @@
-"""Tests GraphPipe over all its transports, with infergate as the server and as the client."""
+"""Tests GraphPipe over all transports, with infergate as the server and as the client."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Server:
             if kind in ("tcp", "unix"):
                 return HttpResponse(200, {}, [exchange(client, body)])
             client.post("/whatever", body)
-            answer = client.answer()
-            return HttpResponse(answer.status, answer.headers, [answer.body])
+            response = client.answer()
+            return HttpResponse(response.status, response.headers, [response.body])
 
 
 def exchange(client: Client, body: bytes) -> bytes:
@@ -109,17 +109,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert not (folder / "raw.sock").exists()
 
 
-def body_of(operation: messages.Operation) -> bytes:
+def to_body(operation: messages.Operation) -> bytes:
     return bytes(join_parts(CODEC.build_request(operation, Profile("any"), ADD).body))
 
 
-def read(answer: HttpResponse, operation: messages.Operation) -> messages.Response:
-    return CODEC.parse_response(answer, operation, DEFAULT_LIMITS, ADD)
+def read(response: HttpResponse, operation: messages.Operation) -> messages.Response:
+    return CODEC.parse_response(response, operation, DEFAULT_LIMITS, ADD)
 
 
-def outputs(answer: messages.Response) -> dict[str, Any]:
-    assert isinstance(answer, messages.InferResponse)
-    return {tensor.name: tensor.numpy().ravel()[0] for tensor in answer.outputs}
+def outputs(response: messages.Response) -> dict[str, Any]:
+    assert isinstance(response, messages.InferResponse)
+    return {tensor.name: tensor.numpy().ravel()[0] for tensor in response.outputs}
 
 
 # ---- clients -----------------------------------------------------------------------------------
@@ -128,8 +128,8 @@ def outputs(answer: messages.Response) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_inference(server: Server, kind: str) -> None:
     request = InferRequest("simple", inputs=(TEN, THREE))
-    answer = read(server.send_request(kind, body_of(request)), request)
-    assert outputs(answer) == {"OUTPUT0": 13, "OUTPUT1": 7}
+    result = read(server.send_request(kind, to_body(request)), request)
+    assert outputs(result) == {"OUTPUT0": 13, "OUTPUT1": 7}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,25 +141,25 @@ def test_metadata(server: Server, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("body", [b"nonsense", body_of(InferRequest("simple", inputs=(TEN,)))])
+@pytest.mark.parametrize("body", [b"nonsense", to_body(InferRequest("simple", inputs=(TEN,)))])
 def test_an_error(server: Server, kind: str, body: bytes) -> None:
-    answer = server.send_request(kind, body)
-    assert answer.status == (200 if kind in ("tcp", "unix") else 400)
+    response = server.send_request(kind, body)
+    assert response.status == (200 if kind in ("tcp", "unix") else 400)
     with pytest.raises(GatewayError) as caught:
-        read(answer, InferRequest("simple"))
+        read(response, InferRequest("simple"))
     assert caught.value.kind is Kind.BAD_REQUEST
     assert caught.value.public
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_many_requests_on_one_connection(server: Server, kind: str) -> None:
-    body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
-    with server.connected(kind) as one:
-        first = exchange(one, body)
-        exchange(one, b"")
-        one.send((struct.pack("<I", len(body)) + body) * 20)
+    body = to_body(InferRequest("simple", inputs=(TEN, THREE)))
+    with server.connected(kind) as client:
+        first = exchange(client, body)
+        exchange(client, b"")
+        client.send((struct.pack("<I", len(body)) + body) * 20)
         for _ in range(20):
-            assert frame(one) == first
+            assert frame(client) == first
 
 
 def test_get_requests_on_own_and_shared_ports(server: Server) -> None:
@@ -169,28 +169,30 @@ def test_get_requests_on_own_and_shared_ports(server: Server) -> None:
 
 @pytest.mark.parametrize("lengths", [b"Content-Length: %d\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_a_client_that_waits_for_100_continue(server: Server, lengths: bytes) -> None:
-    body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
+    body = to_body(InferRequest("simple", inputs=(TEN, THREE)))
     line = lengths % len(body) if b"%d" in lengths else lengths
     sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if b"chunked" in lengths else body
     head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n" + line + b"\r\n"
-    assert consented(server, head, sent) == 200
+    assert status_after_100_continue(server, head, sent) == 200
 
 
-def test_the_tensorflow_operation(server: Server) -> None:
-    """The client's libcurl sends both lengths and Expect. A shared port rejects such a request."""
-    body = body_of(InferRequest("simple", inputs=(TEN, THREE)))
+def test_the_request_of_the_tensorflow_operation(server: Server) -> None:
+    """libcurl sends Content-Length, Transfer-Encoding and Expect; a shared port rejects that."""
+    body = to_body(InferRequest("simple", inputs=(TEN, THREE)))
     head = (
         b"POST / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nTransfer-Encoding: chunked\r\n"
         b"Content-Length: %d\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         b"Expect: 100-continue\r\n\r\n" % len(body)
     )
-    assert consented(server, head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)) == 200
+    assert (
+        status_after_100_continue(server, head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)) == 200
+    )
     with Client(server.gateway.http) as client:
         client.send(head)
         assert client.answer().status == 400
 
 
-def consented(server: Server, head: bytes, body: bytes) -> int:
+def status_after_100_continue(server: Server, head: bytes, body: bytes) -> int:
     """Return the status of a request that sends its body after 100 Continue."""
     with Client(server.http) as client:
         client.send(head)
@@ -204,11 +206,11 @@ def consented(server: Server, head: bytes, body: bytes) -> int:
 
 def infer(address: str, model: str, inputs: list[dict[str, Any]]) -> tuple[int, Any]:
     """Return the status and the body of an inference over V2 REST."""
-    answer = post(address, f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
-    return answer.status, answer.json
+    response = post(address, f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
+    return response.status, response.json
 
 
-def of(tensor: Tensor) -> dict[str, Any]:
+def to_json(tensor: Tensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "datatype": tensor.datatype.value,
@@ -219,7 +221,7 @@ def of(tensor: Tensor) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def front(server: Server) -> Iterator[Infergate]:
-    """Run a gateway with a backend for each kind of listener, whose route has its name."""
+    """Run a second gateway with one backend and one route for each kind of listener."""
     config = "backends:\n"
     for kind, endpoint in server.endpoints.items():
         config += f'  {kind}: {{protocol: graphpipe, endpoints: ["{endpoint}"]}}\n'
@@ -233,53 +235,53 @@ def front(server: Server) -> Iterator[Infergate]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_behind(front: Infergate, kind: str) -> None:
+def test_a_graphpipe_backend(front: Infergate, kind: str) -> None:
     for _ in range(3):
-        status, response = infer(front.http, kind, [of(TEN), of(THREE)])
+        status, response = infer(front.http, kind, [to_json(TEN), to_json(THREE)])
         assert status == 200
-        found = {each["name"]: each["data"][0] for each in response["outputs"]}
-        assert found == {"sum": 13, "OUTPUT1": 7}
-    status, response = infer(front.http, kind, [of(TEN)])
+        values = {each["name"]: each["data"][0] for each in response["outputs"]}
+        assert values == {"sum": 13, "OUTPUT1": 7}
+    status, response = infer(front.http, kind, [to_json(TEN)])
     assert (status, bool(response["error"])) == (400, True)
     assert get(front.http, f"/v2/models/{kind}/ready").status == 200
 
 
-class Mute(BaseHTTPRequestHandler):
+class InferenceOnlyServer(BaseHTTPRequestHandler):
     """A server like graphpipe-py's examples: it speaks HTTP/1.0, serves one connection at a time,
     ends each response by closing the connection, and supports neither GET nor metadata."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        parsing = PLUGIN.create({"model": "mute"})
+        parsing = PLUGIN.create({"model": "inference_only"})
         wire = HttpRequest("POST", "/", body=[body])
         if parsing.summarize(wire).operation is not InferRequest:
             return
-        unfinished: Any = parsing.parse_request(wire, DEFAULT_LIMITS)
-        parsed = unfinished.complete(DECLARED)
+        partial: Any = parsing.parse_request(wire, DEFAULT_LIMITS)
+        parsed = partial.complete(DECLARED)
         request = parsed.operation
         assert isinstance(request, InferRequest)
-        (given,) = request.inputs
-        answer = messages.InferResponse(
-            "mute", outputs=(Tensor("out", given.datatype, given.shape, given.data),)
+        (tensor,) = request.inputs
+        response = messages.InferResponse(
+            "inference_only", outputs=(Tensor("out", tensor.datatype, tensor.shape, tensor.data),)
         )
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(join_parts(parsing.build_response(answer, parsed).body))
+        self.wfile.write(join_parts(parsing.build_response(response, parsed).body))
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 DECLARED = ModelMetadata(
-    "mute",
+    "inference_only",
     inputs=(TensorMetadata("in", "UINT8", (-1,)),),
     outputs=(TensorMetadata("out", "UINT8", (-1,)),),
 )
 
 
 @pytest.fixture
-def mute() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Mute) as serving:
+def inference_only() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), InferenceOnlyServer) as serving:
         thread = threading.Thread(target=serving.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{serving.server_port}"
@@ -287,26 +289,30 @@ def mute() -> Iterator[str]:
         thread.join()
 
 
-def test_a_server_without_metadata(mute: str) -> None:
+def test_a_backend_without_metadata(inference_only: str) -> None:
     config = f"""
 backends:
-  gp: {{protocol: graphpipe, endpoints: ["{mute}"]}}
+  gp: {{protocol: graphpipe, endpoints: ["{inference_only}"]}}
 routes:
-  - {{model: mute, backend: gp, cast: {{BOOL: UINT8}}}}
-  - {{model: untold, backend: gp}}
+  - {{model: inference_only, backend: gp, cast: {{BOOL: UINT8}}}}
+  - {{model: undeclared, backend: gp}}
 models:
-  mute:
+  inference_only:
     inputs: [{{name: in, datatype: UINT8, shape: [-1]}}]
     outputs: [{{name: out, datatype: UINT8, shape: [-1]}}]
 """
-    given = tensor_from_array("in", Datatype.UINT8, np.arange(5, dtype="u1"))
+    tensor = tensor_from_array("in", Datatype.UINT8, np.arange(5, dtype="u1"))
     flags = tensor_from_array("in", Datatype.BOOL, np.array([True, False]))
     with started_infergate(config) as gateway:
-        status, response = infer(gateway.http, "mute", [of(given)])
+        status, response = infer(gateway.http, "inference_only", [to_json(tensor)])
         assert (status, response["outputs"][0]["data"]) == (200, [0, 1, 2, 3, 4])
-        status, response = infer(gateway.http, "mute", [of(flags)])
+        status, response = infer(gateway.http, "inference_only", [to_json(flags)])
         assert (status, response["outputs"][0]["data"]) == (200, [1, 0])
-        status, response = infer(gateway.http, "untold", [of(given)])
+        status, response = infer(gateway.http, "undeclared", [to_json(tensor)])
         assert status == 501
-        assert "does not provide the metadata of model 'untold'; declare it" in response["error"]
-        assert get(gateway.admin, "/readyz").status == 200  # an unsupported method is an error
+        assert (
+            "does not provide the metadata of model 'undeclared'; declare it" in response["error"]
+        )
+        assert (
+            get(gateway.admin, "/readyz").status == 200
+        )  # the 501 for a GET shows that the server is alive

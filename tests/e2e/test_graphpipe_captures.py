@@ -1,10 +1,10 @@
 """Replays recorded requests of GraphPipe's clients byte for byte to infergate with a V2 server
 behind it. The server's models behave as the recorded servers did, so the responses are equal.
 
-The recordings are the codec's vectors: ``request-<case>-<server>`` and, for most cases,
-``answer-<case>-<server>``. Each recorded server has a listener of one model, and a gRPC server in
-this file has the models. Like the clients, the tests read responses with the code that flatc
-generates.
+The recordings are in tests/vectors/graphpipe: requests in ``request-<case>-<server>``, and most
+responses in ``answer-<case>-<server>``. Each recorded server has a listener with one model, and a
+gRPC server in this file serves the models. Like the clients, the tests read responses with the code
+that flatc generates.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ SERVERS = (
 REQUESTS = sorted(folder.name.removeprefix("request-") for folder in VECTORS.glob("request-*"))
 BAD = sorted(folder.name for folder in VECTORS.glob("bad-*"))
 
-TAKEN = {
+NEEDLESSLY_REJECTED = {
     "goc-f16-go-echo", "goc-scalar-go-echo", "py19-emptyout-go-raw", "py19-nodefout-go-nodef",
 }  # fmt: skip
-"""Requests that the recorded server rejected without need."""
-MISTAKEN = {
-    "py19-cachescalar-go-cache": "its cache gave what it had of another shape",
-    "py19-cachestr-go-cache": "its cache spoils strings",
-    "py19-multi-oneout-go-typed": "graphpipe-go's Serve does not look at output names",
-    "py19-multi-swapped-go-typed": "graphpipe-go's Serve does not look at output names",
+"""Requests that the recorded server needlessly rejected."""
+INCORRECTLY_ANSWERED = {
+    "py19-cachescalar-go-cache": "its cache returned an entry of another shape",
+    "py19-cachestr-go-cache": "its cache corrupts strings",
+    "py19-multi-oneout-go-typed": "graphpipe-go's Serve ignores output names",
+    "py19-multi-swapped-go-typed": "graphpipe-go's Serve ignores output names",
 }
 """Requests that the recorded server answered incorrectly."""
 
@@ -53,18 +53,18 @@ MISTAKEN = {
 # ---- the models
 
 
-class Failed(Exception):  # noqa: N818
-    """An error of the model."""
+class ModelError(Exception):
+    """The model rejects the request."""
 
 
-def report(request: pb.ModelInferRequest) -> dict[str, Any]:
+def request_parameters(request: pb.ModelInferRequest) -> dict[str, Any]:
     return {
         name: getattr(value, value.WhichOneof("parameter_choice"))
         for name, value in request.parameters.items()
     }
 
 
-def given(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], bytes]]:
+def input_tensors(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], bytes]]:
     return {
         each.name: (each.datatype, list(each.shape), raw)
         for each, raw in zip(request.inputs, request.raw_input_contents, strict=True)
@@ -72,21 +72,23 @@ def given(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], byte
 
 
 def echo(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], bytes]]:
-    word, _, reason = report(request).get("graphpipe_config", "").partition(":")
-    if word in ("fail", "panic"):
-        raise Failed(reason)
-    return {name.replace("input", "output"): tensor for name, tensor in given(request).items()}
+    action, _, reason = request_parameters(request).get("graphpipe_config", "").partition(":")
+    if action in ("fail", "panic"):
+        raise ModelError(reason)
+    return {
+        name.replace("input", "output"): tensor for name, tensor in input_tensors(request).items()
+    }
 
 
 def typed(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], bytes]]:
-    parameters, tensors = report(request), given(request)
+    parameters, tensors = request_parameters(request), input_tensors(request)
     if "fail" in parameters:
-        raise Failed(parameters["fail"])
+        raise ModelError(parameters["fail"])
     for name in tensors:
         if name not in ("input0", "input1"):
-            raise Failed(f"Unexpected input for '{name}' was sent")
+            raise ModelError(f"Unexpected input for '{name}' was sent")
     if len(tensors) < 2:
-        raise Failed(f"{len(tensors)} inputs sent but 2 are required")
+        raise ModelError(f"{len(tensors)} inputs sent but 2 are required")
     a, b = (np.frombuffer(tensors[name][2], "<f4") for name in ("input0", "input1"))
     scale = np.float32(parameters.get("scale", 1))
     _, shape, _ = tensors["input0"]
@@ -97,14 +99,14 @@ def typed(request: pb.ModelInferRequest) -> dict[str, tuple[str, list[int], byte
 
 
 def case(name: str) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((VECTORS / name / "case.json").read_text())
-    return read
+    document: dict[str, Any] = json.loads((VECTORS / name / "case.json").read_text())
+    return document
 
 
 def metadata(server: str) -> dict[str, Any]:
     """Return the server's metadata. All raw echo servers have the same metadata."""
-    known = {"go-echo": "goc-f32-go-echo", "go-typed": "goc-two-go-typed"}
-    model: dict[str, Any] = case("request-" + known.get(server, "goc-f32-go-raw"))["model"]
+    captures = {"go-echo": "goc-f32-go-echo", "go-typed": "goc-two-go-typed"}
+    model: dict[str, Any] = case("request-" + captures.get(server, "goc-f32-go-raw"))["model"]
     return model
 
 
@@ -113,27 +115,27 @@ class Models(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         return pb.ServerMetadataResponse(name="test", version="1")
 
     def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        answer = pb.ModelMetadataResponse(name=request.name)
+        response = pb.ModelMetadataResponse(name=request.name)
         for field in ("inputs", "outputs"):
             for each in metadata(request.name)[field]:
-                getattr(answer, field).add(
+                getattr(response, field).add(
                     name=each["name"], datatype=each["datatype"], shape=each["shape"]
                 )
-        return answer
+        return response
 
     def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         try:
-            created = (typed if request.model_name == "go-typed" else echo)(request)
-        except Failed as error:
+            outputs = (typed if request.model_name == "go-typed" else echo)(request)
+        except ModelError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        answer = pb.ModelInferResponse(model_name=request.model_name)
-        for name in [each.name for each in request.outputs] or created:
-            if name not in created:
+        response = pb.ModelInferResponse(model_name=request.model_name)
+        for name in [each.name for each in request.outputs] or outputs:
+            if name not in outputs:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"Could not find output '{name}'")
-            datatype, shape, raw = created[name]
-            answer.outputs.add(name=name, datatype=datatype, shape=shape)
-            answer.raw_output_contents.append(raw)
-        return answer
+            datatype, shape, raw = outputs[name]
+            response.outputs.add(name=name, datatype=datatype, shape=shape)
+            response.raw_output_contents.append(raw)
+        return response
 
 
 @contextmanager
@@ -152,31 +154,31 @@ def models() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def listeners() -> Iterator[Mapping[str, str]]:
     """Map each server to the address of its listener."""
-    at = {
+    addresses = {
         server: f"127.0.0.1:{port}"
         for server, port in zip(SERVERS, free_ports(len(SERVERS)), strict=True)
     }
-    lines = [f'    - {{{{address: "{at[each]}", model: {each}}}}}\n' for each in SERVERS]
+    lines = [f'    - {{{{address: "{addresses[each]}", model: {each}}}}}\n' for each in SERVERS]
     with models() as address:
         config = f"""
 backends: {{v2: {{protocol: v2-grpc, endpoints: ["grpc://{address}"], profile: generic}}}}
 routes: [{{model: "*", backend: v2}}]
 """
         with started_infergate(config, LISTENERS + "  graphpipe:\n" + "".join(lines)):
-            yield at
+            yield addresses
 
 
-# ---- answers, as clients read them
+# ---- responses, as clients read them
 
 
-class Read(io.BytesIO):
-    def makefile(self, *_: Any, **__: Any) -> Read:
+class FakeSocket(io.BytesIO):
+    def makefile(self, *_: Any, **__: Any) -> FakeSocket:
         return self
 
 
-def answered(data: bytes) -> tuple[int, str, bytes]:
+def parse_recorded_response(data: bytes) -> tuple[int, str, bytes]:
     """Return the status, content type and body of a recorded response."""
-    response = http.client.HTTPResponse(Read(data))  # type: ignore[arg-type]
+    response = http.client.HTTPResponse(FakeSocket(data))  # type: ignore[arg-type]
     response.begin()
     return response.status, response.getheader("content-type", ""), response.read()
 
@@ -185,64 +187,67 @@ def recorded(name: str) -> bytes:
     return (VECTORS / name / "wire.http").read_bytes()
 
 
-def tensors(body: bytes, *, ours: bool) -> list[tuple[int, list[int], list[bytes]]]:
-    """Return type, shape and data of each output. If ``ours`` is set, every vector must exist,
-    because clients require it."""
+def tensors(body: bytes, *, strict: bool) -> list[tuple[int, list[int], list[bytes]]]:
+    """Return type, shape and data of each output. ``strict`` demands every vector, because clients
+    require it."""
     response = InferResponse.GetRootAs(body)
-    if ours:
+    if strict:
         assert not response.OutputTensorsIsNone()
         assert response.ErrorsLength() == 0
-    found = []
+    outputs = []
     for index in range(response.OutputTensorsLength()):
         tensor = response.OutputTensors(index)
-        if ours:
+        if strict:
             assert not tensor.ShapeIsNone()
             assert not tensor.DataIsNone()
             assert not tensor.StringValIsNone()
         data = [bytes(tensor.Data(i) for i in range(tensor.DataLength()))]
         strings = [tensor.StringVal(i) for i in range(tensor.StringValLength())]
         shape = [tensor.Shape(i) for i in range(tensor.ShapeLength())]
-        found.append((tensor.Type(), shape, data + strings))
-    return found
+        outputs.append((tensor.Type(), shape, data + strings))
+    return outputs
 
 
-def replayed(address: str, data: bytes) -> tuple[int, str, bytes]:
+def replay(address: str, data: bytes) -> tuple[int, str, bytes]:
     with Client(address) as client:
         client.send(data)
-        answer = client.answer()
-    return answer.status, answer.headers["content-type"], answer.body
+        response = client.answer()
+    return response.status, response.headers["content-type"], response.body
 
 
 def server_of(name: str) -> str:
     return next(server for server in SERVERS if name.endswith(server))
 
 
-def is_readable_error(answer: tuple[int, str, bytes]) -> bool:
+def is_readable_error(response: tuple[int, str, bytes]) -> bool:
     """Return whether the Go, JavaScript, Python and TensorFlow clients would detect the error."""
-    status, kind, body = answer
+    status, kind, body = response
     return 400 <= status < 500 and kind.startswith("text/plain") and len(body.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", [each for each in REQUESTS if "-meta-" not in each])
 def test_an_inference(listeners: Mapping[str, str], name: str) -> None:
-    answer = replayed(listeners[server_of(name)], recorded(f"request-{name}"))
-    if (VECTORS / f"answer-{name}").exists() and name not in {*TAKEN, *MISTAKEN}:
-        status, _, body = answered(recorded(f"answer-{name}"))
+    response = replay(listeners[server_of(name)], recorded(f"request-{name}"))
+    if (VECTORS / f"answer-{name}").exists() and name not in {
+        *NEEDLESSLY_REJECTED,
+        *INCORRECTLY_ANSWERED,
+    }:
+        status, _, body = parse_recorded_response(recorded(f"answer-{name}"))
         if status != http.HTTPStatus.OK:
-            assert is_readable_error(answer), answer
+            assert is_readable_error(response), response
             return
-        assert answer[0] == http.HTTPStatus.OK, answer
-        assert tensors(answer[2], ours=True) == tensors(body, ours=False)
+        assert response[0] == http.HTTPStatus.OK, response
+        assert tensors(response[2], strict=True) == tensors(body, strict=False)
         return
     if "error" in case(f"request-{name}") or "panic" in name:
-        assert is_readable_error(answer), answer
+        assert is_readable_error(response), response
         return
-    assert answer[0] == http.HTTPStatus.OK, answer
-    assert tensors(answer[2], ours=True) == due(name)
+    assert response[0] == http.HTTPStatus.OK, response
+    assert tensors(response[2], strict=True) == expected_outputs(name)
 
 
-def due(name: str) -> list[tuple[int, list[int], list[bytes]]]:
-    """Return an expected response that was not recorded."""
+def expected_outputs(name: str) -> list[tuple[int, list[int], list[bytes]]]:
+    """Return the outputs of a correct response that was not recorded."""
     types = {"UINT8": 1, "FP16": 9, "FP32": 10, "BYTES": 12}
     numbers = {
         "py19-multi-go-typed": [[11, 22, 33], [-9, -18, -27]],
@@ -250,28 +255,28 @@ def due(name: str) -> list[tuple[int, list[int], list[bytes]]]:
         "py19-multi-swapped-go-typed": [[-9, -18, -27], [11, 22, 33]],
     }
     if name in numbers:
-        return [(10, [1, 3], [np.array(one, "<f4").tobytes()]) for one in numbers[name]]
-    created = []
+        return [(10, [1, 3], [np.array(values, "<f4").tobytes()]) for values in numbers[name]]
+    outputs = []
     for each in case(f"request-{name}")["canonical"]["inputs"]:
         data = bytes.fromhex(each["data"]) if each["datatype"] != "BYTES" else b""
         strings = split(bytes.fromhex(each["data"])) if each["datatype"] == "BYTES" else []
-        created.append((types[each["datatype"]], each["shape"], [data, *strings]))
-    return created
+        outputs.append((types[each["datatype"]], each["shape"], [data, *strings]))
+    return outputs
 
 
 def split(data: bytes) -> list[bytes]:
-    found = []
+    elements = []
     while data:
         length = int.from_bytes(data[:4], "little")
-        found.append(data[4 : 4 + length])
+        elements.append(data[4 : 4 + length])
         data = data[4 + length :]
-    return found
+    return elements
 
 
 @pytest.mark.parametrize("name", [each for each in REQUESTS if "-meta-" in each])
 def test_metadata(listeners: Mapping[str, str], name: str) -> None:
     server = server_of(name)
-    status, _, body = replayed(listeners[server], recorded(f"request-{name}"))
+    status, _, body = replay(listeners[server], recorded(f"request-{name}"))
     assert status == http.HTTPStatus.OK
     response = MetadataResponse.GetRootAs(body)
     expected = metadata(server)
@@ -286,10 +291,10 @@ def test_metadata(listeners: Mapping[str, str], name: str) -> None:
 def test_client_errors_are_reported(listeners: Mapping[str, str], name: str) -> None:
     """Test requests after which the recorded server usually closed the connection."""
     body = recorded(name).partition(b"\r\n\r\n")[2]
-    answer = post(listeners["go-raw"], "/", body)
+    response = post(listeners["go-raw"], "/", body)
     if "error" in case(name):
-        assert is_readable_error((answer.status, answer.headers["content-type"], answer.body)), (
-            answer
-        )
+        assert is_readable_error(
+            (response.status, response.headers["content-type"], response.body)
+        ), response
     else:
-        assert answer.status == http.HTTPStatus.OK, answer
+        assert response.status == http.HTTPStatus.OK, response

@@ -1,4 +1,4 @@
-"""Tests a real tritonclient → infergate → real GraphPipe servers that use graphpipe-py's library.
+"""Tests a real tritonclient through infergate to real GraphPipe servers of graphpipe-py's library.
 
 The servers speak HTTP/1.0 and serve one connection at a time.
 """
@@ -17,7 +17,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, Array, Client
-from e2e.probing import probe, protocols_of, run_requests, served
+from e2e.probing import probe, protocols_of, run_requests, serve_config
 from e2e.running import Infergate, started_infergate
 from peers.support.graphpipe import graphpipe_report, started_graphpipe_server
 from peers.support.installed import Installed
@@ -36,7 +36,7 @@ routes:
     backend: sum
     rewrite: {{inputs: {{first: a, second: b}}, outputs: {{s: sum}}}}
   - {{model: mute, backend: mute}}
-  - {{model: untold, backend: mute}}
+  - {{model: undeclared, backend: mute}}
 models:
   mute:
     inputs:
@@ -47,19 +47,19 @@ models:
       - {{name: too, datatype: INT64, shape: [-1]}}
 """
 ONES = np.ones((2, 3), np.float32)
-LACKING = ("BOOL", "BF16")
+UNSUPPORTED = ("BOOL", "BF16")
 
 
 @pytest.fixture(scope="module")
 def servers(graphpipe: Installed, graphpipe_new: Installed) -> Iterator[dict[str, str]]:
     """Map each model to the address of its server."""
     with ExitStack() as stack:
-        at = {
+        addresses = {
             model: stack.enter_context(started_graphpipe_server(model, graphpipe))
             for model in ("identity", "sum", "mute")
         }
-        at["new"] = stack.enter_context(started_graphpipe_server("identity", graphpipe_new))
-        yield at
+        addresses["new"] = stack.enter_context(started_graphpipe_server("identity", graphpipe_new))
+        yield addresses
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +75,13 @@ def identity(triton_client: Client, model: str, array: Array, datatype: str) -> 
 # With newer versions of flatbuffers, graphpipe-py writes an unreadable errors vector beside
 # outputs.
 @pytest.mark.parametrize("model", ["identity", "new"])
-@pytest.mark.parametrize("datatype", [kind for kind in ARRAYS if kind not in LACKING])
+@pytest.mark.parametrize("datatype", [kind for kind in ARRAYS if kind not in UNSUPPORTED])
 def test_each_datatype(triton_client: Client, model: str, datatype: str) -> None:
     array = ARRAYS[datatype]
     assert identity(triton_client, model, array, datatype).tolist() == array.tolist()
 
 
-@pytest.mark.parametrize("datatype", LACKING)
+@pytest.mark.parametrize("datatype", UNSUPPORTED)
 def test_a_datatype_that_graphpipe_does_not_support(triton_client: Client, datatype: str) -> None:
     """The route renames tensors in both directions. The server's metadata has no such output, so
     the client gets the name unchanged."""
@@ -121,12 +121,12 @@ def test_strings_of_any_bytes(triton_client: Client) -> None:
 def test_many_inputs_and_outputs(triton_client: Client) -> None:
     """Outputs may be requested in any order, although the library reverses its metadata."""
     inputs = [triton_client.input("b", ONES, "FP32"), triton_client.input("a", 3 * ONES, "FP32")]
-    both = triton_client.infer("sum", inputs)
-    one = triton_client.infer("sum", inputs, outputs=[triton_client.output("difference")])
-    for answer in (both, one):
-        np.testing.assert_array_equal(answer.as_numpy("difference"), 2 * ONES)
-    np.testing.assert_array_equal(both.as_numpy("sum"), 4 * ONES)
-    assert one.as_numpy("sum") is None
+    all_outputs = triton_client.infer("sum", inputs)
+    one_output = triton_client.infer("sum", inputs, outputs=[triton_client.output("difference")])
+    for result in (all_outputs, one_output):
+        np.testing.assert_array_equal(result.as_numpy("difference"), 2 * ONES)
+    np.testing.assert_array_equal(all_outputs.as_numpy("sum"), 4 * ONES)
+    assert one_output.as_numpy("sum") is None
 
 
 def test_renamed_tensors(triton_client: Client) -> None:
@@ -134,8 +134,8 @@ def test_renamed_tensors(triton_client: Client) -> None:
         triton_client.input("second", ONES, "FP32"),
         triton_client.input("first", 3 * ONES, "FP32"),
     ]
-    answer = triton_client.infer("renamed", inputs, outputs=[triton_client.output("s")])
-    np.testing.assert_array_equal(answer.as_numpy("s"), 4 * ONES)
+    result = triton_client.infer("renamed", inputs, outputs=[triton_client.output("s")])
+    np.testing.assert_array_equal(result.as_numpy("s"), 4 * ONES)
 
 
 def test_metadata(triton_client: Client) -> None:
@@ -152,9 +152,9 @@ def test_a_declared_model(triton_client: Client) -> None:
         triton_client.input("words", words, "BYTES"),
         triton_client.input("n", counts, "INT64"),
     ]
-    answer = triton_client.infer("mute", inputs)
-    assert answer.as_numpy("same").tolist() == words.tolist()
-    assert answer.as_numpy("too").tolist() == counts.tolist()
+    result = triton_client.infer("mute", inputs)
+    assert result.as_numpy("same").tolist() == words.tolist()
+    assert result.as_numpy("too").tolist() == counts.tolist()
     metadata = triton_client.get_model_metadata("mute", **triton_client.as_json)
     assert [each["name"] for each in metadata["inputs"]] == ["words", "n"]
     assert triton_client.is_model_ready("mute")
@@ -162,10 +162,10 @@ def test_a_declared_model(triton_client: Client) -> None:
 
 def test_a_server_without_metadata_needs_a_declared_model(triton_client: Client) -> None:
     with pytest.raises(InferenceServerException, match="declare it under 'models'"):
-        identity(triton_client, "untold", ONES, "FP32")
+        identity(triton_client, "undeclared", ONES, "FP32")
 
 
-def test_a_server_that_ends_the_connection_instead_of_an_error(triton_client: Client) -> None:
+def test_a_server_that_closes_the_connection_instead_of_an_error(triton_client: Client) -> None:
     """The server rejects a wrong shape and keeps serving."""
     inputs = [
         triton_client.input("a", ONES, "FP32"),
@@ -183,8 +183,8 @@ def test_concurrent_requests_to_a_serial_server(gateway: Infergate) -> None:
     def send_request(number: int) -> int:
         body = {"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [number]}]}
         url = f"http://{gateway.http}/v2/models/identity/infer"
-        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=30) as answer:
-            (output,) = json.load(answer)["outputs"]
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=30) as response:
+            (output,) = json.load(response)["outputs"]
         return int(output["data"][0])
 
     with ThreadPoolExecutor(64) as threads:
@@ -207,7 +207,7 @@ def test_a_probe_finds_the_models_of_graphpipe_servers_and_its_requests_run(
     document = probe(*addresses, "--timeout", "1", "--write", str(file))
     assert list(protocols_of(document).values()) == [{"graphpipe"}, {"graphpipe"}, set()]
     assert "GraphPipe" in document["addresses"][2]["advice"]
-    with served(file) as written:
+    with serve_config(file) as written:
         models = [listener["model"] for listener in written["listeners"]["graphpipe"]]
         assert [route["model"] for route in written["routes"]] == models
         for server in document["servers"]:

@@ -1,4 +1,4 @@
-"""Tests the gRPC listener as other tools see it: typed contents, parameters, health, reflection.
+"""Tests the gRPC listener with other clients: typed contents, parameters, health, reflection.
 
 Messages are those of tritonclient or, for health and reflection, of the published protos.
 """
@@ -48,15 +48,15 @@ class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
         context.set_trailing_metadata((("x-load", "7"), ("x-secret", "no")))
-        answer = service_pb2.ModelInferResponse(
+        response = service_pb2.ModelInferResponse(
             model_name=request.model_name, model_version="3", id=request.id
         )
         for name, value in request.parameters.items():
-            answer.parameters[name].CopyFrom(value)
+            response.parameters[name].CopyFrom(value)
         for tensor in request.inputs:
-            answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        answer.raw_output_contents.extend(request.raw_input_contents)
-        return answer
+            response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        response.raw_output_contents.extend(request.raw_input_contents)
+        return response
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +103,14 @@ def raw_request(model: str) -> Any:
 
 @pytest.mark.parametrize("model", ["identity", "echo"])
 def test_raw_contents_in_and_out(stub: Any, model: str) -> None:
-    answer = stub.ModelInfer(raw_request(model))
-    assert answer.raw_output_contents == [b"\xff\x00\x05"]
-    assert not answer.outputs[0].HasField("contents")
+    response = stub.ModelInfer(raw_request(model))
+    assert response.raw_output_contents == [b"\xff\x00\x05"]
+    assert not response.outputs[0].HasField("contents")
 
 
 def test_typed_requests_get_raw_responses(stub: Any) -> None:
-    answer = stub.ModelInfer(typed_request("identity"))
-    assert answer.raw_output_contents == [b"\xff\x00\x05"]
+    response = stub.ModelInfer(typed_request("identity"))
+    assert response.raw_output_contents == [b"\xff\x00\x05"]
 
 
 def test_typed_responses_are_optional(echo: tuple[Echo, str]) -> None:
@@ -120,9 +120,9 @@ def test_typed_responses_are_optional(echo: tuple[Echo, str]) -> None:
     ):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         for model in ("identity", "echo"):
-            answer = stub.ModelInfer(raw_request(model))
-            assert list(answer.outputs[0].contents.int_contents) == [-1, 0, 5]
-            assert not answer.raw_output_contents
+            response = stub.ModelInfer(raw_request(model))
+            assert list(response.outputs[0].contents.int_contents) == [-1, 0, 5]
+            assert not response.raw_output_contents
 
 
 def test_parameters_of_all_five_kinds_round_trip(stub: Any, echo: tuple[Echo, str]) -> None:
@@ -132,43 +132,43 @@ def test_parameters_of_all_five_kinds_round_trip(stub: Any, echo: tuple[Echo, st
     request.parameters["s"].string_param = "é"
     request.parameters["d"].double_param = 0.25
     request.parameters["u"].uint64_param = 2**64 - 1
-    answer = stub.ModelInfer(request)
+    response = stub.ModelInfer(request)
     assert dict(echo[0].requests[-1].parameters) == dict(request.parameters)
-    assert dict(answer.parameters) == dict(request.parameters)
+    assert dict(response.parameters) == dict(request.parameters)
 
 
 def test_metadata_is_forwarded_by_rule(stub: Any, echo: tuple[Echo, str]) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    sent = (("traceparent", parent), ("x-team-id", "7"), ("authorization", "secret"))
-    answer, rpc = stub.ModelInfer.with_call(raw_request("echo"), metadata=sent)
-    assert answer.id == "r"
-    came = echo[0].metadata[-1]
-    assert (came["traceparent"], came["x-team-id"]) == (parent, "7")
-    assert "authorization" not in came
+    metadata = (("traceparent", parent), ("x-team-id", "7"), ("authorization", "secret"))
+    response, rpc = stub.ModelInfer.with_call(raw_request("echo"), metadata=metadata)
+    assert response.id == "r"
+    received = echo[0].metadata[-1]
+    assert (received["traceparent"], received["x-team-id"]) == (parent, "7")
+    assert "authorization" not in received
     trailing = dict(rpc.trailing_metadata())
     assert trailing["x-load"] == "7"
     assert "x-secret" not in trailing
 
 
-def rpc(channel: grpc.Channel, path: str, request: str, answer: str) -> Any:
+def rpc(channel: grpc.Channel, path: str, request: str, response: str) -> Any:
     return channel.unary_unary(
         path,
         request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=SCHEMA.message_class(answer).FromString,
+        response_deserializer=SCHEMA.message_class(response).FromString,
     )(SCHEMA.message_class(request)())
 
 
 def test_health_reports_the_readiness_of_all_backends(
     channel: grpc.Channel, echo: tuple[Echo, str]
 ) -> None:
-    answer = rpc(
+    response = rpc(
         channel,
         "/grpc.health.v1.Health/Check",
         "grpc.health.v1.HealthCheckRequest",
         "grpc.health.v1.HealthCheckResponse",
     )
     # The echo server has no ServerReady, so not every backend is ready.
-    assert answer.status == 2
+    assert response.status == 2
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
@@ -182,13 +182,13 @@ def test_reflection_lists_the_served_services(channel: grpc.Channel, version: st
             f"{package}.ServerReflectionResponse"
         ).FromString,
     )
-    questions = [
+    requests = [
         request(list_services="*"),
         request(file_containing_symbol="inference.GRPCInferenceService"),
         request(file_by_filename="no-such.proto"),
     ]
-    listed, file, missing = call(iter(questions), timeout=10)
-    names = {service.name for service in listed.list_services_response.service}
+    services, file, missing = call(iter(requests), timeout=10)
+    names = {service.name for service in services.list_services_response.service}
     assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= names
     assert file.file_descriptor_response.file_descriptor_proto
     assert missing.error_response.error_code == 5

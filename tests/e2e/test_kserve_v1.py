@@ -1,4 +1,4 @@
-"""Clients and servers of KServe's V1 protocol, with other protocols on the other side."""
+"""Tests clients and servers of KServe's V1 protocol together and with other protocols."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Server:
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
 
-    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+    def respond(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         if method == "GET":
-            answers = {"/": {"status": "alive"}, "/v1/models": {"models": ["double"]}}
-            if path in answers:
-                return 200, answers[path]
+            responses = {"/": {"status": "alive"}, "/v1/models": {"models": ["double"]}}
+            if path in responses:
+                return 200, responses[path]
             name = path.removeprefix("/v1/models/")
             if name == "double":
                 return 200, {"name": name, "ready": True}
@@ -73,7 +73,7 @@ def started_server() -> Iterator[tuple[Server, str]]:
             body = json.loads(text) if text else None
             headers = {name.lower(): value for name, value in self.headers.items()}
             server.requests.append((self.path, headers, body))
-            self.respond(*server.answer(self.command, self.path, body))
+            self.respond(*server.respond(self.command, self.path, body))
 
     with StandInServer(Handler) as listening:
         yield server, listening.address
@@ -99,8 +99,8 @@ def received(server: tuple[Server, str]) -> list[tuple[str, dict[str, str], Any]
 
 def call(address: str, path: str, body: Any, headers: Any = None) -> Answer:
     """Send ``body`` as JSON."""
-    kind = {"content-type": "application/json"}
-    return post(address, path, json.dumps(body).encode(), {**kind, **(headers or {})})
+    content_type = {"content-type": "application/json"}
+    return post(address, path, json.dumps(body).encode(), {**content_type, **(headers or {})})
 
 
 def predict(gateway: Infergate, model: str, rows: Any, headers: Any = None) -> Answer:
@@ -110,9 +110,9 @@ def predict(gateway: Infergate, model: str, rows: Any, headers: Any = None) -> A
 
 def test_v1_to_embedded_models(gateway: Infergate) -> None:
     ones = [1] * 16
-    answer = predict(gateway, "simple", [{"INPUT0": ones, "INPUT1": ones}] * 2)
-    assert answer.status == 200
-    assert answer.json == {"predictions": [{"OUTPUT0": [2] * 16, "OUTPUT1": [0] * 16}] * 2}
+    response = predict(gateway, "simple", [{"INPUT0": ones, "INPUT1": ones}] * 2)
+    assert response.status == 200
+    assert response.json == {"predictions": [{"OUTPUT0": [2] * 16, "OUTPUT1": [0] * 16}] * 2}
     assert predict(gateway, "simple", [[1]]).status == 400
     assert predict(gateway, "nosuch", [[1]]).status == 404
 
@@ -120,33 +120,33 @@ def test_v1_to_embedded_models(gateway: Infergate) -> None:
 def test_v1_to_v1(gateway: Infergate, received: list[tuple[str, dict[str, str], Any]]) -> None:
     """Requests pass through, with and without a declared model."""
     for model in ("double", "renamed", "undeclared"):
-        answer = predict(gateway, model, [[1, 2.5]], EVENT)
-        assert (answer.status, answer.json) == (200, {"predictions": [[2, 5.0]]})
-        assert answer.headers["ce-source"] == f"io.kserve.inference.{model}"
+        response = predict(gateway, model, [[1, 2.5]], EVENT)
+        assert (response.status, response.json) == (200, {"predictions": [[2, 5.0]]})
+        assert response.headers["ce-source"] == f"io.kserve.inference.{model}"
     assert [path for path, _, _ in received] == [
         "/v1/models/double:predict",
         "/v1/models/double:predict",
         "/v1/models/undeclared:predict",
     ]
     assert not any("ce-id" in headers for _, headers, _ in received)
-    answer = predict(gateway, "undeclared", [{"b64": "AA=="}])
-    assert (answer.status, answer.json) == (500, {"error": "KeyError : 0"})
+    response = predict(gateway, "undeclared", [{"b64": "AA=="}])
+    assert (response.status, response.json) == (500, {"error": "KeyError : 0"})
 
 
 def test_explanations(gateway: Infergate) -> None:
     body = {"instances": [[1, 2]]}
-    answer = call(gateway.http, "/v1/models/renamed:explain", body)
-    assert (answer.status, answer.json) == (200, {"explanations": [[1, 2]]})
-    answer = call(gateway.http, "/v1/models/simple:explain", body)
-    assert answer.status == 501
-    assert "Could not find explainer_host" in answer.error
+    response = call(gateway.http, "/v1/models/renamed:explain", body)
+    assert (response.status, response.json) == (200, {"explanations": [[1, 2]]})
+    response = call(gateway.http, "/v1/models/simple:explain", body)
+    assert response.status == 501
+    assert "Could not find explainer_host" in response.error
 
 
 def test_v2_to_v1(gateway: Infergate, received: list[tuple[str, dict[str, str], Any]]) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4.5]}
-    answer = call(gateway.http, "/v2/models/double/infer", {"inputs": [tensor]})
-    assert answer.status == 200
-    assert answer.json["outputs"] == [
+    response = call(gateway.http, "/v2/models/double/infer", {"inputs": [tensor]})
+    assert response.status == 200
+    assert response.json["outputs"] == [
         {"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [2, 4, 6, 9]}
     ]
     assert received[-1][2] == {"instances": [[1, 2], [3, 4.5]]}
@@ -155,33 +155,33 @@ def test_v2_to_v1(gateway: Infergate, received: list[tuple[str, dict[str, str], 
 
 def test_the_error_of_an_undeclared_model_shows_the_declaration(gateway: Infergate) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
-    answer = call(gateway.http, "/v2/models/undeclared/infer", {"inputs": [tensor]})
-    assert answer.status == 501
-    assert 'models: {"undeclared": {inputs: [{name: x, datatype: FP32' in answer.error
+    response = call(gateway.http, "/v2/models/undeclared/infer", {"inputs": [tensor]})
+    assert response.status == 501
+    assert 'models: {"undeclared": {inputs: [{name: x, datatype: FP32' in response.error
 
 
 def test_liveness_readiness_and_the_list(gateway: Infergate) -> None:
     assert get(gateway.http, "/").json == {"status": "alive"}
     for model in ("double", "simple"):
-        answer = get(gateway.http, f"/v1/models/{model}")
-        assert answer.status == 200
-        assert (answer.json["name"], answer.json["ready"]) == (model, True)
-        assert answer.json["model_version_status"][0]["state"] == "AVAILABLE"
+        response = get(gateway.http, f"/v1/models/{model}")
+        assert response.status == 200
+        assert (response.json["name"], response.json["ready"]) == (model, True)
+        assert response.json["model_version_status"][0]["state"] == "AVAILABLE"
     assert get(gateway.http, "/v1/models/nosuch").status == 404
     assert {"double", "simple"} <= set(get(gateway.http, "/v1/models").json["models"])
 
 
-@pytest.mark.parametrize("rules", ["tfs-rest", "kserve-v1"])
-def test_the_clients_of_both_protocols_accept_the_readiness(rules: str) -> None:
+@pytest.mark.parametrize("protocol", ["tfs-rest", "kserve-v1"])
+def test_the_clients_of_both_protocols_accept_the_readiness(protocol: str) -> None:
     config = "backends: {d: {protocol: builtin}}\nroutes: [{model: simple, backend: d}]\n"
-    with started_infergate(config, LISTENERS.replace("kserve-v1", rules)) as running:
-        answer = get(running.http, "/v1/models/simple")
-        found = answer.json
-        assert (answer.status, found["name"], found["ready"]) == (200, "simple", True)
-        version = found["model_version_status"][0]
+    with started_infergate(config, LISTENERS.replace("kserve-v1", protocol)) as running:
+        response = get(running.http, "/v1/models/simple")
+        document = response.json
+        assert (response.status, document["name"], document["ready"]) == (200, "simple", True)
+        version = document["model_version_status"][0]
         assert (version["state"], version["status"]["error_code"]) == ("AVAILABLE", "OK")
-        listed = get(running.http, "/v1/models").status
-        assert listed == (200 if rules == "kserve-v1" else 400)
+        list_status = get(running.http, "/v1/models").status
+        assert list_status == (200 if protocol == "kserve-v1" else 400)
         assert get(running.http, "/").json == {"status": "alive"}
 
 
@@ -195,11 +195,11 @@ def test_large_rows_are_read_and_written_in_helpers(gateway: Infergate) -> None:
     assert predict(gateway, "undeclared", rows).json["predictions"][-1] == [119998.0, 120000.0]
     numbers = [value for row in rows for value in row]
     assert predict(gateway, "identity", numbers).json["predictions"] == numbers  # read in two steps
-    explained = call(gateway.http, "/v1/models/double:explain", {"instances": rows})
-    assert explained.json["explanations"] == rows
+    explanation = call(gateway.http, "/v1/models/double:explain", {"instances": rows})
+    assert explanation.json["explanations"] == rows
     tensor = {"name": "x", "datatype": "FP32", "shape": [60_000, 2], "data": rows}
-    answer = call(gateway.http, "/v2/models/double/infer", {"inputs": [tensor]})
-    assert answer.json["outputs"][0]["data"][-1] == 120000.0
+    response = call(gateway.http, "/v2/models/double/infer", {"inputs": [tensor]})
+    assert response.json["outputs"][0]["data"][-1] == 120000.0
 
 
 @pytest.mark.triton
@@ -208,7 +208,7 @@ def test_the_example_with_triton(triton: Triton) -> None:
     config = EXAMPLE.read_text()
     (port,) = free_ports(1)
     with started_server() as (_, explainer):
-        for name, real in (
+        for name, replacement in (
             ("${TRITON_URL:-grpc://127.0.0.1:8011}", f"grpc://{triton.grpc}"),
             ("${EXPLAINER_URL:-http://127.0.0.1:8090}", f"http://{explainer}"),
             ("${INFERGATE_HOST:-127.0.0.1}:${INFERGATE_KSERVE_PORT:-8080}", f"127.0.0.1:{port}"),
@@ -217,7 +217,7 @@ def test_the_example_with_triton(triton: Triton) -> None:
             ("probabilities", "OUTPUT0"),
         ):
             assert name in config
-            config = config.replace(name, real)
+            config = config.replace(name, replacement)
         before, _, rest = config.partition("\nbackends:")
         listeners = before.replace(
             "address: ${INFERGATE_HOST:-127.0.0.1}:${INFERGATE_ADMIN_PORT:-8002}",

@@ -1,4 +1,4 @@
-"""infergate follows the pods of a Kubernetes service while requests flow."""
+"""Tests that infergate follows the pods of a Kubernetes service without failing a request."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
             return endpoint_slice(name, endpoints, {"http": pods[0].http, "grpc": pods[0].grpc})
 
         async def all_used(*expected: str) -> None:
-            enough = {host: backends[host].inferences + 5 for host in expected}
+            targets = {host: backends[host].inferences + 5 for host in expected}
             await until(
-                lambda: all(backends[host].inferences > enough[host] for host in expected),
+                lambda: all(backends[host].inferences > targets[host] for host in expected),
                 f"{expected} receive requests",
             )
 
@@ -122,9 +122,9 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
                 await all_used(hosts[2])
             assert clients.statuses.keys() == {200}, clients.statuses
             text = await asyncio.to_thread(gateway.metrics)
-            at = {"backend": "triton", "endpoint": f"http://triton.models.svc:{pods[0].http}"}
-            assert sample(text, "infergate_endpoint_watches", state="current", **at) == 1
-            assert sample(text, "infergate_endpoint_watches", state="failing", **at) == 0
-            assert sample(text, "infergate_endpoint_watch_failures_total", **at) >= 1
-            assert sample(text, "infergate_endpoint_addresses", state="available", **at) == 1
+            labels = {"backend": "triton", "endpoint": f"http://triton.models.svc:{pods[0].http}"}
+            assert sample(text, "infergate_endpoint_watches", state="current", **labels) == 1
+            assert sample(text, "infergate_endpoint_watches", state="failing", **labels) == 0
+            assert sample(text, "infergate_endpoint_watch_failures_total", **labels) >= 1
+            assert sample(text, "infergate_endpoint_addresses", state="available", **labels) == 1
     assert api.list_count == 2

@@ -1,4 +1,5 @@
-"""Tests hand-written clients of the legacy API → infergate → a real Triton or the embedded models.
+"""Tests hand-written clients of the legacy API through infergate to a real Triton or the embedded
+models.
 
 ``rest.M`` is Triton's model M over V2 REST, ``grpc.M`` is the same model over V2 gRPC, and ``M`` is
 an embedded model. ``peers.test_legacy_client`` tests NVIDIA's own client."""
@@ -35,16 +36,16 @@ routes:
   - {{model: '*', backend: ours}}
 """
 TYPE_INT32 = 8
-CARRIERS = ("http", "grpc")
-TRITON = ("rest.", "grpc.")
-EVERYWHERE = (*TRITON, "")
+TRANSPORTS = ("http", "grpc")
+TRITON_PREFIXES = ("rest.", "grpc.")
+ALL_PREFIXES = (*TRITON_PREFIXES, "")
 
-over_triton = pytest.mark.parametrize("where", TRITON)
-everywhere = pytest.mark.parametrize("where", EVERYWHERE)
+over_triton = pytest.mark.parametrize("where", TRITON_PREFIXES)
+everywhere = pytest.mark.parametrize("where", ALL_PREFIXES)
 
 
 @dataclass(frozen=True)
-class Reported:
+class Outcome:
     """The outcome of an inference. ``raw`` has the bytes of each output; they are empty for
     classes.
     """
@@ -56,45 +57,45 @@ class Reported:
 
 
 @dataclass(frozen=True)
-class Old:
-    carrier: str
+class LegacyClient:
+    transport: str
     http: str
     channel: grpc.Channel
 
-    def infer(self, model: str, header: str, *raw: bytes, version: int = -1) -> Reported:
-        if self.carrier == "grpc":
+    def infer(self, model: str, header: str, *raw: bytes, version: int = -1) -> Outcome:
+        if self.transport == "grpc":
             message = old_message(model, version=version, header=header, raw=raw)
             result = OLD.InferResponse.FromString(call(self.channel, message, OLD_INFER).message)
             status = result.request_status
-            return Reported(
-                code_name(status), status.msg, result.meta_data, list(result.raw_output)
-            )
+            return Outcome(code_name(status), status.msg, result.meta_data, list(result.raw_output))
         path = f"/api/infer/{model}" + (f"/{version}" if version >= 0 else "") + "?format=binary"
-        answer = post(self.http, path, b"".join(raw), {"NV-InferRequest": header})
-        status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
-        result = text_format.Parse(answer.headers["nv-inferresponse"], OLD.InferResponseHeader())
-        if answer.status != 200:
-            return Reported(code_name(status), status.msg, result, [])
-        rest, outputs = answer.body, []
+        http_response = post(self.http, path, b"".join(raw), {"NV-InferRequest": header})
+        status = text_format.Parse(http_response.headers["nv-status"], OLD.RequestStatus())
+        result = text_format.Parse(
+            http_response.headers["nv-inferresponse"], OLD.InferResponseHeader()
+        )
+        if http_response.status != 200:
+            return Outcome(code_name(status), status.msg, result, [])
+        rest, outputs = http_response.body, []
         for output in result.output:
             size = output.raw.batch_byte_size
             outputs.append(rest[:size])
             rest = rest[size:]
         assert OLD.InferResponseHeader.FromString(rest) == result
-        return Reported(code_name(status), status.msg, result, outputs)
+        return Outcome(code_name(status), status.msg, result, outputs)
 
     def status(self, model: str = "") -> tuple[Any, Any]:
         """Return RequestStatus and ServerStatus."""
-        if self.carrier == "grpc":
+        if self.transport == "grpc":
             request = OLD.StatusRequest(model_name=model).SerializeToString()
             response = OLD.StatusResponse.FromString(
                 call(self.channel, request, f"/{SERVICE}/Status").message
             )
             return response.request_status, response.server_status
         path = f"/api/status/{model}" if model else "/api/status"
-        answer = get(self.http, f"{path}?format=binary")
-        status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
-        return status, OLD.ServerStatus.FromString(answer.body)
+        http_response = get(self.http, f"{path}?format=binary")
+        status = text_format.Parse(http_response.headers["nv-status"], OLD.RequestStatus())
+        return status, OLD.ServerStatus.FromString(http_response.body)
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +110,15 @@ def rpc(gateway: Infergate) -> Iterator[grpc.Channel]:
         yield rpc_channel
 
 
-@pytest.fixture(params=CARRIERS)
-def old(request: pytest.FixtureRequest, gateway: Infergate, rpc: grpc.Channel) -> Old:
-    return Old(request.param, gateway.http, rpc)
+@pytest.fixture(params=TRANSPORTS)
+def old(request: pytest.FixtureRequest, gateway: Infergate, rpc: grpc.Channel) -> LegacyClient:
+    return LegacyClient(request.param, gateway.http, rpc)
 
 
-def asks(batch: int, *outputs: str, size: int = 0, dims: int = 16) -> str:
+def request_header(batch: int, *outputs: str, size: int = 0, dims: int = 16) -> str:
     """Return a request. ``size`` is the size of each input in bytes, which strings require."""
-    sized = f"batch_byte_size: {size}" if size else ""
-    inputs = " ".join(f'input {{ name: "INPUT{i}" dims: {dims} {sized} }}' for i in range(2))
+    size_field = f"batch_byte_size: {size}" if size else ""
+    inputs = " ".join(f'input {{ name: "INPUT{i}" dims: {dims} {size_field} }}' for i in range(2))
     return f"batch_size: {batch} {inputs} {' '.join(outputs)}"
 
 
@@ -126,10 +127,12 @@ BOTH = 'output { name: "OUTPUT0" }', 'output { name: "OUTPUT1" }'
 
 @everywhere
 @pytest.mark.parametrize("batch", [1, 2, 8])
-def test_simple(old: Old, where: str, batch: int) -> None:
+def test_sum_and_difference(old: LegacyClient, where: str, batch: int) -> None:
     a = np.arange(16 * batch, dtype="<i4")
     b = np.full_like(a, 3)
-    response = old.infer(f"{where}simple", f"id: 9 {asks(batch, *BOTH)}", a.tobytes(), b.tobytes())
+    response = old.infer(
+        f"{where}simple", f"id: 9 {request_header(batch, *BOTH)}", a.tobytes(), b.tobytes()
+    )
     assert response.code == "SUCCESS", response
     assert response.raw == [(a + b).tobytes(), (a - b).tobytes()]
     header = response.header
@@ -142,19 +145,19 @@ def test_simple(old: Old, where: str, batch: int) -> None:
 
 
 @everywhere
-def test_selected_outputs_and_no_outputs(old: Old, where: str) -> None:
+def test_selected_outputs_and_no_outputs(old: LegacyClient, where: str) -> None:
     a = np.arange(16, dtype="<i4").tobytes()
-    response = old.infer(f"{where}simple", asks(1, BOTH[1]), a, a)
+    response = old.infer(f"{where}simple", request_header(1, BOTH[1]), a, a)
     assert (response.code, response.raw) == ("SUCCESS", [bytes(64)])
-    response = old.infer(f"{where}simple", asks(1), a, a)
+    response = old.infer(f"{where}simple", request_header(1), a, a)
     assert (response.code, response.raw, len(response.header.output)) == ("SUCCESS", [], 0)
 
 
 @everywhere
-def test_strings(old: Old, where: str) -> None:
+def test_strings(old: LegacyClient, where: str) -> None:
     numbers = range(32)
     elements = b"".join(len(s).to_bytes(4, "little") + s for s in (b"%d" % n for n in numbers))
-    header = asks(2, *BOTH, size=len(elements))
+    header = request_header(2, *BOTH, size=len(elements))
     response = old.infer(f"{where}simple_string", header, elements, elements)
     assert response.code == "SUCCESS", response
     sums = [b"%d" % (2 * n) for n in numbers]
@@ -164,7 +167,7 @@ def test_strings(old: Old, where: str) -> None:
 
 
 @over_triton
-def test_arbitrary_strings(old: Old, where: str) -> None:
+def test_arbitrary_strings(old: LegacyClient, where: str) -> None:
     elements = b"\3\0\0\0a\0b" + b"\0\0\0\0" + b"\2\0\0\0\xff\xfe"
     header = (
         f'batch_size: 1 input {{ name: "INPUT0" dims: 3 batch_byte_size: {len(elements)} }} '
@@ -177,7 +180,7 @@ def test_arbitrary_strings(old: Old, where: str) -> None:
 
 @over_triton
 @pytest.mark.parametrize("datatype", [name for name in ARRAYS if name not in {"BF16", "BYTES"}])
-def test_each_datatype(old: Old, where: str, datatype: str) -> None:
+def test_each_datatype(old: LegacyClient, where: str, datatype: str) -> None:
     data = ARRAYS[datatype].tobytes()
     header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
     response = old.infer(f"{where}id_{datatype}", header, data)
@@ -188,7 +191,7 @@ def test_each_datatype(old: Old, where: str, datatype: str) -> None:
 
 
 @over_triton
-def test_an_unsupported_datatype(old: Old, where: str) -> None:
+def test_an_unsupported_datatype(old: LegacyClient, where: str) -> None:
     header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
     response = old.infer(f"{where}id_BF16", header, ARRAYS["BF16"].tobytes())
     assert response.code == "UNSUPPORTED"
@@ -196,7 +199,7 @@ def test_an_unsupported_datatype(old: Old, where: str) -> None:
 
 
 @over_triton
-def test_classes_equal_tritons(old: Old, where: str) -> None:
+def test_classes_equal_tritons(old: LegacyClient, where: str) -> None:
     scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], "<f4")
     request = 'output { name: "OUTPUT0" cls { count: 2 } }'
     header = f'batch_size: 1 input {{ name: "INPUT0" dims: 10 }} {request}'
@@ -210,11 +213,13 @@ def test_classes_equal_tritons(old: Old, where: str) -> None:
 
 
 @everywhere
-def test_classes_of_a_batch_together_with_values(old: Old, where: str) -> None:
+def test_classes_of_a_batch_together_with_values(old: LegacyClient, where: str) -> None:
     a = np.arange(32, dtype="<i4").reshape(2, 16)
     a[1] = a[1, ::-1]
     classes = 'output { name: "OUTPUT0" cls { count: 2 } }'
-    response = old.infer(f"{where}simple", asks(2, classes, BOTH[1]), a.tobytes(), bytes(128))
+    response = old.infer(
+        f"{where}simple", request_header(2, classes, BOTH[1]), a.tobytes(), bytes(128)
+    )
     assert (response.code, response.raw) == ("SUCCESS", [b"", a.tobytes()])
     rows = response.header.output[0].batch_classes
     assert [[(each.idx, each.value) for each in row.cls] for row in rows] == [
@@ -224,7 +229,7 @@ def test_classes_of_a_batch_together_with_values(old: Old, where: str) -> None:
 
 
 @everywhere
-def test_the_status_of_a_model(old: Old, where: str) -> None:
+def test_the_status_of_a_model(old: LegacyClient, where: str) -> None:
     """Triton's configuration has the maximum batch size; V2 metadata does not."""
     status, response = old.status(f"{where}simple")
     assert code_name(status) == "SUCCESS"
@@ -239,7 +244,7 @@ def test_the_status_of_a_model(old: Old, where: str) -> None:
 
 
 @everywhere
-def test_the_status_marks_models_with_sequences(old: Old, where: str) -> None:
+def test_the_status_marks_models_with_sequences(old: LegacyClient, where: str) -> None:
     for model, expected in (("accumulate", True), ("simple", False)):
         _, status = old.status(f"{where}{model}")
         config = status.model_status[f"{where}{model}"].config
@@ -247,7 +252,7 @@ def test_the_status_marks_models_with_sequences(old: Old, where: str) -> None:
 
 
 @over_triton
-def test_the_status_of_other_models(old: Old, where: str) -> None:
+def test_the_status_of_other_models(old: LegacyClient, where: str) -> None:
     _, status = old.status(f"{where}versions")
     model = status.model_status[f"{where}versions"]
     assert {number: each.ready_state for number, each in model.version_status.items()} == {
@@ -259,7 +264,7 @@ def test_the_status_of_other_models(old: Old, where: str) -> None:
     assert status.model_status[f"{where}id_BF16"].config.input[0].data_type == 0
 
 
-def test_the_status_of_all_models(old: Old) -> None:
+def test_the_status_of_all_models(old: LegacyClient) -> None:
     """The status lists the backends' models under the names that clients use."""
     status, response = old.status()
     assert code_name(status) == "SUCCESS"
@@ -269,19 +274,19 @@ def test_the_status_of_all_models(old: Old) -> None:
 
 
 @over_triton
-def test_versions(old: Old, where: str) -> None:
+def test_versions(old: LegacyClient, where: str) -> None:
     header = 'batch_size: 1 input { name: "INPUT0" dims: 1 } output { name: "VERSION" }'
-    for version, real in ((-1, 3), (1, 1), (3, 3)):
+    for version, actual in ((-1, 3), (1, 1), (3, 3)):
         response = old.infer(f"{where}versions", header, bytes(4), version=version)
-        assert (response.code, response.raw) == ("SUCCESS", [real.to_bytes(4, "little")])
-        assert response.header.model_version == real
+        assert (response.code, response.raw) == ("SUCCESS", [actual.to_bytes(4, "little")])
+        assert response.header.model_version == actual
     response = old.infer(f"{where}versions", header, bytes(4), version=2)
     assert response.code == "UNAVAILABLE"
 
 
 @everywhere
-def test_an_unknown_model(old: Old, where: str) -> None:
-    response = old.infer(f"{where}nosuch", asks(1, *BOTH), bytes(64), bytes(64))
+def test_an_unknown_model(old: LegacyClient, where: str) -> None:
+    response = old.infer(f"{where}nosuch", request_header(1, *BOTH), bytes(64), bytes(64))
     words = f"Inference request for unknown model '{where}nosuch'"
     assert (response.code, response.words) == ("UNAVAILABLE", words)
     status, _ = old.status(f"{where}nosuch")
@@ -290,18 +295,18 @@ def test_an_unknown_model(old: Old, where: str) -> None:
 
 
 @everywhere
-def test_errors_use_the_legacy_texts(old: Old, where: str) -> None:
+def test_errors_use_the_legacy_texts(old: LegacyClient, where: str) -> None:
     model = f"{where}simple"
-    response = old.infer(model, asks(9, *BOTH), bytes(576), bytes(576))
+    response = old.infer(model, request_header(9, *BOTH), bytes(576), bytes(576))
     words = f"inference request batch-size must be <= 8 for '{model}'"
     assert (response.code, response.words) == ("INVALID_ARG", words)
-    response = old.infer(model, asks(1, *BOTH, dims=4), bytes(16), bytes(16))
+    response = old.infer(model, request_header(1, *BOTH, dims=4), bytes(16), bytes(16))
     words = f"unexpected shape for input 'INPUT0' for model '{model}'. Expected [16], got [4]"
     assert (response.code, response.words) == ("INVALID_ARG", words)
 
 
 @over_triton
-def test_the_servers_error_is_passed_on(old: Old, where: str) -> None:
+def test_the_servers_error_is_passed_on(old: LegacyClient, where: str) -> None:
     header = (
         'id: 3 batch_size: 1 input {{ name: "INPUT0" dims: 1 batch_byte_size: {} }} '
         'output {{ name: "OUTPUT0" }}'
@@ -315,7 +320,7 @@ def test_the_servers_error_is_passed_on(old: Old, where: str) -> None:
         assert response.raw == []
 
 
-def test_sequences_of_embedded_models(old: Old) -> None:
+def test_sequences_of_embedded_models(old: LegacyClient) -> None:
     totals = []
     for number, flags in ((5, 1), (6, 0), (7, 2)):
         header = (
@@ -337,14 +342,14 @@ def test_stream_responses_keep_the_request_order(rpc: grpc.Channel, where: str) 
     ones = [np.arange(16, dtype="<i4").tobytes()] * 2
     messages = [
         old_message(f"{where}slow", header=slow, raw=[bytes(4), np.float32(0.2).tobytes()]),
-        old_message(f"{where}simple", header=f"id: 2 {asks(9)}", raw=ones),
+        old_message(f"{where}simple", header=f"id: 2 {request_header(9)}", raw=ones),
         *(
-            old_message(f"{where}simple", header=f"id: {i} {asks(1, *BOTH)}", raw=ones)
+            old_message(f"{where}simple", header=f"id: {i} {request_header(1, *BOTH)}", raw=ones)
             for i in (3, 4, 5)
         ),
     ]
-    answers = rpc.stream_stream(f"/{SERVICE}/StreamInfer")(iter(messages), timeout=SECONDS)
-    response = [OLD.InferResponse.FromString(each) for each in answers]
+    messages_read = rpc.stream_stream(f"/{SERVICE}/StreamInfer")(iter(messages), timeout=SECONDS)
+    response = [OLD.InferResponse.FromString(each) for each in messages_read]
     assert [each.meta_data.id for each in response] == [1, 2, 3, 4, 5]
     assert [code_name(each.request_status) for each in response] == [
         "SUCCESS", "INVALID_ARG", "SUCCESS", "SUCCESS", "SUCCESS",

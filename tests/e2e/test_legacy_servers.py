@@ -1,4 +1,4 @@
-"""Tests a real tritonclient → infergate → a legacy server, which does not support V2.
+"""Tests a real tritonclient through infergate to a legacy server, which does not support V2.
 
 The gateway serves two names for each of the server's models: ``http.M`` reaches M by the legacy
 HTTP API, and ``grpc.M`` reaches it by the gRPC service. The server imitates v1.15.0, which returns
@@ -20,7 +20,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, FORMS, Client, client
-from e2e.probing import models_of, probe, protocols_of, run_requests, served
+from e2e.probing import models_of, probe, protocols_of, run_requests, serve_config
 from e2e.running import Infergate, started_infergate
 from faults.peer import get, post
 from faults.watch import until
@@ -41,11 +41,14 @@ routes:
 readiness: lenient
 """
 BACKENDS = ("http", "grpc")
-BAD, MISSING = {"400", "StatusCode.INVALID_ARGUMENT"}, {"404", "StatusCode.NOT_FOUND"}
-LATE, LARGE = {"504", "StatusCode.DEADLINE_EXCEEDED"}, {"413", "StatusCode.RESOURCE_EXHAUSTED"}
-AWAY = {"503", "StatusCode.UNAVAILABLE"}
-LACKING = {"501", "StatusCode.UNIMPLEMENTED"}
-BROKEN = {"500", "StatusCode.INTERNAL"}
+INVALID, NOT_FOUND = ({"400", "StatusCode.INVALID_ARGUMENT"}, {"404", "StatusCode.NOT_FOUND"})
+TIMEOUT, TOO_LARGE = (
+    {"504", "StatusCode.DEADLINE_EXCEEDED"},
+    {"413", "StatusCode.RESOURCE_EXHAUSTED"},
+)
+UNAVAILABLE = {"503", "StatusCode.UNAVAILABLE"}
+UNIMPLEMENTED = {"501", "StatusCode.UNIMPLEMENTED"}
+INTERNAL = {"500", "StatusCode.INTERNAL"}
 
 ONE = np.array([[1]], np.int32)
 
@@ -59,13 +62,15 @@ class Harness:
 
     def calls(self, *parts: str) -> int:
         """Return the number of requests to the server that contain one of ``parts``."""
-        requests = [str(case.get("target") or case.get("rpc")) for case in self.server.requests()]
+        requests = [
+            str(record.get("target") or record.get("rpc")) for record in self.server.requests()
+        ]
         return sum(any(part in each for part in parts) for each in requests)
 
     def inferences(self) -> int:
         return self.calls("/api/infer/", "/Infer")
 
-    def descriptions(self) -> int:
+    def metadata_requests(self) -> int:
         return self.calls("/api/status/", "/Status")
 
 
@@ -112,14 +117,14 @@ def simple(triton_client: Client, batch: int = 1) -> list[Any]:
     return [triton_client.input(f"INPUT{i}", each, "INT32") for i, each in enumerate(pair(batch))]
 
 
-def case(answer: Any, name: str) -> Any:
-    response = answer.get_response()
+def field(result: Any, name: str) -> Any:
+    response = result.get_response()
     return response[name] if isinstance(response, dict) else getattr(response, name)
 
 
-def fails(statuses: set[str], words: str) -> Any:
+def fails(statuses: set[str], text: str) -> Any:
     return pytest.raises(
-        InferenceServerException, match=words, check=lambda e: e.status() in statuses
+        InferenceServerException, match=text, check=lambda e: e.status() in statuses
     )
 
 
@@ -128,15 +133,15 @@ def fails(statuses: set[str], words: str) -> Any:
 
 @both_backends
 @pytest.mark.parametrize("batch", [1, 2, 8])
-def test_simple(any_form: Client, backend: str, batch: int) -> None:
+def test_sum_and_difference(any_form: Client, backend: str, batch: int) -> None:
     a, b = pair(batch)
-    answer = any_form.infer(f"{backend}.simple", simple(any_form, batch), request_id="the id")
-    np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
-    np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
-    assert case(answer, "model_name") == f"{backend}.simple"
-    assert case(answer, "model_version") == "1"
-    assert case(answer, "id") == "the id"
-    assert [each["name"] if any_form.http else each.name for each in case(answer, "outputs")] == [
+    result = any_form.infer(f"{backend}.simple", simple(any_form, batch), request_id="the id")
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), a + b)
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - b)
+    assert field(result, "model_name") == f"{backend}.simple"
+    assert field(result, "model_version") == "1"
+    assert field(result, "id") == "the id"
+    assert [each["name"] if any_form.http else each.name for each in field(result, "outputs")] == [
         "OUTPUT0",
         "OUTPUT1",
     ]
@@ -145,8 +150,8 @@ def test_simple(any_form: Client, backend: str, batch: int) -> None:
 @both_backends
 def test_inputs_in_any_order(triton_client: Client, backend: str) -> None:
     a, b = pair()
-    answer = triton_client.infer(f"{backend}.simple", simple(triton_client)[::-1])
-    np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
+    result = triton_client.infer(f"{backend}.simple", simple(triton_client)[::-1])
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - b)
 
 
 @both_backends
@@ -155,33 +160,33 @@ def test_requested_outputs_keep_their_order(
     triton_client: Client, backend: str, names: list[str]
 ) -> None:
     outputs = [triton_client.output(name) for name in names]
-    answer = triton_client.infer(f"{backend}.simple", simple(triton_client), outputs=outputs)
-    given = case(answer, "outputs")
-    assert [each["name"] if triton_client.http else each.name for each in given] == names
+    result = triton_client.infer(f"{backend}.simple", simple(triton_client), outputs=outputs)
+    returned = field(result, "outputs")
+    assert [each["name"] if triton_client.http else each.name for each in returned] == names
     a, b = pair()
     for name, expected in (("OUTPUT0", a + b), ("OUTPUT1", a - b)):
         if name in names:
-            np.testing.assert_array_equal(answer.as_numpy(name), expected)
+            np.testing.assert_array_equal(result.as_numpy(name), expected)
 
 
 @both_backends
 def test_a_model_without_batches_and_its_versions(triton_client: Client, backend: str) -> None:
     a, b = np.array([1, 2.5, -3, 4], np.float32), np.array([2, 2.5, -3, 4], np.float32)
     inputs = [triton_client.input(f"INPUT{i}", each, "FP32") for i, each in enumerate((a, b))]
-    for version, real in (("", "3"), ("1", "1"), ("3", "3")):
-        answer = triton_client.infer(f"{backend}.simple_nobatch", inputs, model_version=version)
-        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
-        assert answer.as_numpy("OUTPUT0").shape == (4,)
-        assert case(answer, "model_version") == real
+    for version, actual in (("", "3"), ("1", "1"), ("3", "3")):
+        result = triton_client.infer(f"{backend}.simple_nobatch", inputs, model_version=version)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), a + b)
+        assert result.as_numpy("OUTPUT0").shape == (4,)
+        assert field(result, "model_version") == actual
 
 
 @both_backends
 def test_strings_of_any_bytes(triton_client: Client, backend: str) -> None:
     array = np.array([[b"a\0b", b"", b"\xff\xfe"], [b"\x80", "é".encode(), b'"\\\n']], np.object_)
-    answer = triton_client.infer(
+    result = triton_client.infer(
         f"{backend}.identity_string", [triton_client.input("INPUT0", array, "BYTES")]
     )
-    assert answer.as_numpy("OUTPUT0").tolist() == array.tolist()
+    assert result.as_numpy("OUTPUT0").tolist() == array.tolist()
 
 
 @both_backends
@@ -190,8 +195,8 @@ def test_strings_as_json(clients: dict[str, Client], backend: str) -> None:
     array = np.array([[b"a\0b", "é".encode()]], np.object_)
     tensor = over_http.input("INPUT0", array, "BYTES", binary=False)
     outputs = [over_http.output("OUTPUT0", binary=False)]
-    answer = over_http.infer(f"{backend}.identity_string", [tensor], outputs=outputs)
-    assert answer.as_numpy("OUTPUT0").tolist() == [["a\0b", "é"]]
+    result = over_http.infer(f"{backend}.identity_string", [tensor], outputs=outputs)
+    assert result.as_numpy("OUTPUT0").tolist() == [["a\0b", "é"]]
 
 
 @both_backends
@@ -199,52 +204,52 @@ def test_numeric_strings(triton_client: Client, backend: str) -> None:
     """The test server returns INPUT0 as OUTPUT0 and INPUT1 as OUTPUT1."""
     a = np.array([[str(i).encode() for i in range(16)]] * 2, np.object_)
     inputs = [triton_client.input(f"INPUT{i}", a, "BYTES") for i in range(2)]
-    answer = triton_client.infer(f"{backend}.simple_string", inputs)
-    assert answer.as_numpy("OUTPUT1").tolist() == a.tolist()
+    result = triton_client.infer(f"{backend}.simple_string", inputs)
+    assert result.as_numpy("OUTPUT1").tolist() == a.tolist()
 
 
 @both_backends
 def test_each_datatype_round_trips_bit_for_bit(any_form: Client, backend: str) -> None:
     """``identity_all`` has an input of each of the 13 datatypes, ordered by their numbers."""
-    arrays = [np.stack([ARRAYS[name][1:], ARRAYS[name][:2]]) for name in _IN_ORDER]
+    arrays = [np.stack([ARRAYS[name][1:], ARRAYS[name][:2]]) for name in _DATATYPES_BY_NUMBER]
     inputs = [
         any_form.input(f"INPUT{i}", array, name)
-        for i, (array, name) in enumerate(zip(arrays, _IN_ORDER, strict=True))
+        for i, (array, name) in enumerate(zip(arrays, _DATATYPES_BY_NUMBER, strict=True))
     ]
-    answer = any_form.infer(f"{backend}.identity_all", inputs)
+    result = any_form.infer(f"{backend}.identity_all", inputs)
     for i, array in enumerate(arrays):
-        result = answer.as_numpy(f"OUTPUT{i}")
-        assert result.dtype == array.dtype
-        assert result.tolist() == array.tolist()
+        output = result.as_numpy(f"OUTPUT{i}")
+        assert output.dtype == array.dtype
+        assert output.tolist() == array.tolist()
 
 
-_IN_ORDER = (
+_DATATYPES_BY_NUMBER = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
     "FP16", "FP32", "FP64", "BYTES",
 )  # fmt: skip
 
 
 @both_backends
-def test_no_elements(triton_client: Client, backend: str) -> None:
+def test_tensors_without_elements(triton_client: Client, backend: str) -> None:
     for model, datatype, shape in (
         ("identity_fp32", "FP32", (2, 0, 3)),
         ("identity_string", "BYTES", (1, 0)),
         ("identity_nobatch", "INT32", (0,)),
     ):
         array = np.zeros(shape, ARRAYS[datatype].dtype)
-        answer = triton_client.infer(
+        result = triton_client.infer(
             f"{backend}.{model}", [triton_client.input("INPUT0", array, datatype)]
         )
-        assert answer.as_numpy("OUTPUT0").shape == shape
+        assert result.as_numpy("OUTPUT0").shape == shape
 
 
 @both_backends
 def test_a_large_tensor(triton_client: Client, backend: str) -> None:
     array = np.random.default_rng(1).random((8, 50_000, 3), np.float32)
-    answer = triton_client.infer(
+    result = triton_client.infer(
         f"{backend}.identity_fp32", [triton_client.input("INPUT0", array, "FP32")]
     )
-    np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), array)
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
 
 
 # ---- classes and sequences -------------------------------------------------------------------
@@ -252,17 +257,17 @@ def test_a_large_tensor(triton_client: Client, backend: str) -> None:
 SCORES = np.array([[0.1, 0.7, 0.05, 0.15], [4, 3, 2, 1e9]], np.float32)
 
 
-def classes(answer: Any) -> Any:
-    case = answer.as_numpy("OUTPUT0")
-    return [[x if isinstance(x, str) else x.decode() for x in row] for row in case]
+def classes(result: Any) -> Any:
+    rows = result.as_numpy("OUTPUT0")
+    return [[x if isinstance(x, str) else x.decode() for x in row] for row in rows]
 
 
 @both_backends
 def test_classes(any_form: Client, backend: str) -> None:
     outputs = [any_form.output("OUTPUT0", classes=2)]
     tensor = any_form.input("INPUT0", SCORES, "FP32")
-    answer = any_form.infer(f"{backend}.classify", [tensor], outputs=outputs)
-    assert classes(answer) == [
+    result = any_form.infer(f"{backend}.classify", [tensor], outputs=outputs)
+    assert classes(result) == [
         ["0.700000:1:dog", '0.150000:3:fish "q"'],
         ['1000000000.000000:3:fish "q"', "4.000000:0:cat"],
     ]
@@ -272,8 +277,8 @@ def test_classes(any_form: Client, backend: str) -> None:
 def test_classes_without_labels_and_too_many_classes(triton_client: Client, backend: str) -> None:
     tensor = triton_client.input("INPUT0", np.array([[3, 9, 1, 7]], np.int32), "INT32")
     outputs = [triton_client.output("OUTPUT0", classes=99)]
-    answer = triton_client.infer(f"{backend}.classify_nolabel", [tensor], outputs=outputs)
-    assert classes(answer) == [["9:1", "7:3", "3:0", "1:2"]]
+    result = triton_client.infer(f"{backend}.classify_nolabel", [tensor], outputs=outputs)
+    assert classes(result) == [["9:1", "7:3", "3:0", "1:2"]]
 
 
 @both_backends
@@ -281,9 +286,9 @@ def test_classes_together_with_values(triton_client: Client, backend: str) -> No
     a = np.array([1, 2, 3, 4], np.float32)
     inputs = [triton_client.input(f"INPUT{i}", a, "FP32") for i in range(2)]
     outputs = [triton_client.output("OUTPUT0", classes=1), triton_client.output("OUTPUT1")]
-    answer = triton_client.infer(f"{backend}.simple_nobatch", inputs, outputs=outputs)
-    np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), np.zeros(4))
-    top = answer.as_numpy("OUTPUT0")
+    result = triton_client.infer(f"{backend}.simple_nobatch", inputs, outputs=outputs)
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), np.zeros(4))
+    top = result.as_numpy("OUTPUT0")
     assert top.shape == (1,)
     assert top[0] in (b'8.000000:3:fish "q"', b"8.000000:3")
 
@@ -291,7 +296,7 @@ def test_classes_together_with_values(triton_client: Client, backend: str) -> No
 @both_backends
 def test_classes_of_strings(triton_client: Client, backend: str) -> None:
     tensor = triton_client.input("INPUT0", np.array([[b"a"]], np.object_), "BYTES")
-    with fails(BAD, "class result not available for output 'OUTPUT0'"):
+    with fails(INVALID, "class result not available for output 'OUTPUT0'"):
         triton_client.infer(
             f"{backend}.identity_string",
             [tensor],
@@ -301,23 +306,23 @@ def test_classes_of_strings(triton_client: Client, backend: str) -> None:
 
 @both_backends
 def test_sequences(any_form: Client, backend: str) -> None:
-    one, other = 2**62 + 1, 77
+    first, second = 2**62 + 1, 77
     totals = []
     for number, sequence, start, end in (
-        (5, one, True, False),
-        (1, other, True, True),
-        (6, one, False, False),
-        (7, one, False, True),
+        (5, first, True, False),
+        (1, second, True, True),
+        (6, first, False, False),
+        (7, first, False, True),
     ):
         tensor = any_form.input("INPUT", np.array([[number]], np.int32), "INT32")
-        answer = any_form.infer(
+        result = any_form.infer(
             f"{backend}.sequence",
             [tensor],
             sequence_id=sequence,
             sequence_start=start,
             sequence_end=end,
         )
-        totals.append(answer.as_numpy("OUTPUT").item())
+        totals.append(result.as_numpy("OUTPUT").item())
     assert totals == [5, 1, 11, 18]
 
 
@@ -326,9 +331,9 @@ def test_a_sequence_without_a_start_is_rejected_by_the_server(
     triton_client: Client, backend: str
 ) -> None:
     tensor = triton_client.input("INPUT", ONE, "INT32")
-    with fails(BAD, "must specify a non-zero correlation ID"):
+    with fails(INVALID, "must specify a non-zero correlation ID"):
         triton_client.infer(f"{backend}.sequence", [tensor])
-    with fails(BAD, "must specify the START flag"):
+    with fails(INVALID, "must specify the START flag"):
         triton_client.infer(f"{backend}.sequence", [tensor], sequence_id=4040404)
 
 
@@ -336,7 +341,7 @@ def test_a_sequence_without_a_start_is_rejected_by_the_server(
 def test_a_sequence_named_by_text(triton_client: Client, harness: Harness, backend: str) -> None:
     before = harness.inferences()
     tensor = triton_client.input("INPUT", ONE, "INT32")
-    with fails(BAD, "parameter 'sequence_id' is 'mine': the backend only supports numbers"):
+    with fails(INVALID, "parameter 'sequence_id' is 'mine': the backend only supports numbers"):
         triton_client.infer(
             f"{backend}.sequence", [tensor], sequence_id="mine", sequence_start=True
         )
@@ -348,14 +353,14 @@ def test_a_sequence_named_by_text(triton_client: Client, harness: Harness, backe
 
 @both_backends
 def test_model_metadata(any_form: Client, backend: str) -> None:
-    described = any_form.get_model_metadata(f"{backend}.simple", **any_form.as_json)
-    assert described["name"] == f"{backend}.simple"
-    assert described["versions"] == ["1"]
-    assert described["platform"] == "custom"
+    metadata = any_form.get_model_metadata(f"{backend}.simple", **any_form.as_json)
+    assert metadata["name"] == f"{backend}.simple"
+    assert metadata["versions"] == ["1"]
+    assert metadata["platform"] == "custom"
     for names, kind in (("inputs", "INPUT"), ("outputs", "OUTPUT")):
         assert [
             (each["name"], each["datatype"], [int(size) for size in each["shape"]])
-            for each in described[names]
+            for each in metadata[names]
         ] == [(f"{kind}{i}", "INT32", [-1, 16]) for i in range(2)]
     single = any_form.get_model_metadata(f"{backend}.simple_nobatch", "3", **any_form.as_json)
     assert sorted(single["versions"]) == ["1", "3"]
@@ -366,9 +371,9 @@ def test_model_metadata(any_form: Client, backend: str) -> None:
 
 @both_backends
 def test_metadata_of_unknown_models(triton_client: Client, backend: str) -> None:
-    with fails(MISSING, "unknown model 'nosuch'"):
+    with fails(NOT_FOUND, "unknown model 'nosuch'"):
         triton_client.get_model_metadata(f"{backend}.nosuch")
-    with fails(MISSING, "no version 9"):
+    with fails(NOT_FOUND, "no version 9"):
         triton_client.get_model_metadata(f"{backend}.simple", "9")
 
 
@@ -378,9 +383,9 @@ def test_invalid_model_names_get_the_legacy_error(
     harness: Harness, backend: str, name: str
 ) -> None:
     """Everything after /api/status/ in the path is the name."""
-    answer = get(harness.gateway.http, f"/api/status/{backend}.{name}")
-    assert answer.status == 400
-    assert answer.headers["nv-status"].startswith(
+    result = get(harness.gateway.http, f"/api/status/{backend}.{name}")
+    assert result.status == 400
+    assert result.headers["nv-status"].startswith(
         f"code: INVALID_ARG msg: \"no status available for unknown model \\'{backend}.{name}\\'\" "
     )
 
@@ -412,24 +417,24 @@ def test_a_server_that_is_not_ready() -> None:
                 assert triton_client.is_server_live()
                 assert not triton_client.is_server_ready()
                 for backend in BACKENDS:  # inferences still succeed
-                    answer = triton_client.infer(f"{backend}.simple", simple(triton_client))
-                    np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), sum(pair()))
+                    result = triton_client.infer(f"{backend}.simple", simple(triton_client))
+                    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), sum(pair()))
 
 
-def test_the_index_equals_the_servers(clients: dict[str, Client]) -> None:
+def test_the_index_lists_the_servers_models(clients: dict[str, Client]) -> None:
     """Models called ``simple*`` are requested over gRPC, and other models over HTTP."""
-    listed = clients["http"].get_model_repository_index()
-    same = clients["grpc"].get_model_repository_index(as_json=True)["models"]
-    of = {(each["name"], each.get("version", "")): each for each in listed}
-    assert set(of) == {(each["name"], each.get("version", "")) for each in same}
+    index = clients["http"].get_model_repository_index()
+    grpc_index = clients["grpc"].get_model_repository_index(as_json=True)["models"]
+    entries = {(each["name"], each.get("version", "")): each for each in index}
+    assert set(entries) == {(each["name"], each.get("version", "")) for each in grpc_index}
     # Each model has its own name, a name for each pattern that rewrites, and a name for each route
     # to it alone.
-    assert len(of) == 17 * (1 + len(BACKENDS)) + len(BACKENDS)
+    assert len(entries) == 17 * (1 + len(BACKENDS)) + len(BACKENDS)
     for name in ("simple", "classify"):
-        assert of[name, "1"]["state"] == "READY"
-    assert {version for name, version in of if name == "simple_nobatch"} == {"1", "3"}
-    assert of["broken", "1"]["state"] == "UNAVAILABLE"
-    assert "Initialization failed" in of["broken", "1"]["reason"]
+        assert entries[name, "1"]["state"] == "READY"
+    assert {version for name, version in entries if name == "simple_nobatch"} == {"1", "3"}
+    assert entries["broken", "1"]["state"] == "UNAVAILABLE"
+    assert "Initialization failed" in entries["broken", "1"]["reason"]
 
 
 # ---- errors ----------------------------------------------------------------------------------
@@ -437,9 +442,9 @@ def test_the_index_equals_the_servers(clients: dict[str, Client]) -> None:
 
 @both_backends
 def test_unknown_models_and_versions(any_form: Client, backend: str) -> None:
-    with fails(MISSING, "unknown model"):
+    with fails(NOT_FOUND, "unknown model"):
         any_form.infer(f"{backend}.nosuch", simple(any_form))
-    with fails(MISSING, "version 99|unknown model"):
+    with fails(NOT_FOUND, "version 99|unknown model"):
         any_form.infer(f"{backend}.simple", simple(any_form), model_version="99")
 
 
@@ -448,7 +453,7 @@ def test_a_model_that_is_not_ready(any_form: Client, harness: Harness, backend: 
     """The batch size is checked before the tensors."""
     before = harness.inferences()
     for name in ("WRONG0", "nosuch"):
-        with fails(AWAY, "Request for unknown model: 'broken' has no available versions"):
+        with fails(UNAVAILABLE, "Request for unknown model: 'broken' has no available versions"):
             any_form.infer(f"{backend}.broken", [any_form.input(name, pair()[0], "INT32")])
     assert harness.inferences() == before
 
@@ -458,7 +463,7 @@ def test_a_version_that_is_not_a_number(
     triton_client: Client, harness: Harness, backend: str
 ) -> None:
     before = harness.inferences()
-    with fails(BAD | MISSING, "version '?new'?"):
+    with fails(INVALID | NOT_FOUND, "version '?new'?"):
         triton_client.infer(f"{backend}.simple", simple(triton_client), model_version="new")
     assert harness.inferences() == before
 
@@ -470,22 +475,24 @@ def test_requests_that_contradict_the_metadata_are_not_sent(
     a, b = pair()
     before = harness.inferences()
 
-    def infer(*inputs: tuple[str, Any, str], outputs: Any = None) -> None:
-        given = [triton_client.input(name, array, datatype) for name, array, datatype in inputs]
-        triton_client.infer(f"{backend}.simple", given, outputs=outputs)
+    def infer(*arrays: tuple[str, Any, str], outputs: Any = None) -> None:
+        inputs = [triton_client.input(name, array, datatype) for name, array, datatype in arrays]
+        triton_client.infer(f"{backend}.simple", inputs, outputs=outputs)
 
     good = ("INPUT1", b, "INT32")
-    with fails(BAD, "tensor 'INPUT0' is FP32, but model 'simple' expects INT32"):
+    with fails(INVALID, "tensor 'INPUT0' is FP32, but model 'simple' expects INT32"):
         infer(("INPUT0", a.astype("f4"), "FP32"), good)
-    with fails(LACKING, "input 'INPUT0' is BF16, which the protocol trtis-.* does not support"):
+    with fails(
+        UNIMPLEMENTED, "input 'INPUT0' is BF16, which the protocol trtis-.* does not support"
+    ):
         infer(("INPUT0", a.astype(ARRAYS["BF16"].dtype), "BF16"), good)
-    with fails(BAD, "tensor 'INPUT1' has batch size 1, but another input has 2"):
+    with fails(INVALID, "tensor 'INPUT1' has batch size 1, but another input has 2"):
         infer(("INPUT0", np.concatenate([a, a]), "INT32"), good)
-    with fails(BAD, "unexpected inference input 'OTHER' for model 'simple'"):
+    with fails(INVALID, "unexpected inference input 'OTHER' for model 'simple'"):
         infer(("OTHER", a, "INT32"), good)
-    with fails(BAD, "unexpected inference output 'OTHER' for model 'simple'"):
+    with fails(INVALID, "unexpected inference output 'OTHER' for model 'simple'"):
         infer(("INPUT0", a, "INT32"), good, outputs=[triton_client.output("OTHER")])
-    with fails(BAD, r"tensor 'INPUT0': shape \[\] has no batch"):
+    with fails(INVALID, r"tensor 'INPUT0': shape \[\] has no batch"):
         infer(("INPUT0", np.array(1, np.int32), "INT32"), good)
     assert harness.inferences() == before
 
@@ -493,27 +500,27 @@ def test_requests_that_contradict_the_metadata_are_not_sent(
 @both_backends
 def test_requests_that_the_server_rejects(any_form: Client, backend: str) -> None:
     def infer(*shapes: tuple[int, ...]) -> None:
-        given = [
+        inputs = [
             any_form.input(f"INPUT{i}", np.zeros(shape, np.int32), "INT32")
             for i, shape in enumerate(shapes)
         ]
-        any_form.infer(f"{backend}.simple", given)
+        any_form.infer(f"{backend}.simple", inputs)
 
-    with fails(BAD, r"unexpected shape for input 'INPUT0'.* Expected \[16\], got \[4\]"):
+    with fails(INVALID, r"unexpected shape for input 'INPUT0'.* Expected \[16\], got \[4\]"):
         infer((1, 4), (1, 4))
-    with fails(BAD, r"unexpected shape for input 'INPUT1'.* Expected \[16\], got \[4,4\]"):
+    with fails(INVALID, r"unexpected shape for input 'INPUT1'.* Expected \[16\], got \[4,4\]"):
         infer((1, 16), (1, 4, 4))
-    with fails(BAD, "expected 2 inputs but got 1 inputs for model 'simple'"):
+    with fails(INVALID, "expected 2 inputs but got 1 inputs for model 'simple'"):
         infer((1, 16))
-    with fails(BAD, "batch-size must be <= 8 for 'simple'"):
+    with fails(INVALID, "batch-size must be <= 8 for 'simple'"):
         infer((9, 16), (9, 16))
-    with fails(BAD, "batch-size must be >= 1 for 'simple'"):
+    with fails(INVALID, "batch-size must be >= 1 for 'simple'"):
         infer((0, 16), (0, 16))
 
 
 @both_backends
 def test_a_failing_model(triton_client: Client, backend: str) -> None:
-    with fails(BROKEN, r"payload error for 'failing_0_0_cpu': \(7\) deliberate failure"):
+    with fails(INTERNAL, r"payload error for 'failing_0_0_cpu': \(7\) deliberate failure"):
         triton_client.infer(f"{backend}.failing", [triton_client.input("INPUT0", ONE, "INT32")])
 
 
@@ -526,11 +533,11 @@ def test_a_header_that_is_too_long_for_the_server(
     inputs = [triton_client.input(f"INPUT{name}", array, "FP32") for name in LONG_NAMES]
     before = harness.inferences()
     if backend == "grpc":
-        answer = triton_client.infer("grpc.identity_long", inputs)
+        result = triton_client.infer("grpc.identity_long", inputs)
         for name in LONG_NAMES:
-            np.testing.assert_array_equal(answer.as_numpy(f"OUTPUT{name}"), array)
+            np.testing.assert_array_equal(result.as_numpy(f"OUTPUT{name}"), array)
         return
-    with fails(LARGE, r"take 10\d\d\d bytes of the header NV-InferRequest.* accept 8190"):
+    with fails(TOO_LARGE, r"take 10\d\d\d bytes of the header NV-InferRequest.* accept 8190"):
         triton_client.infer("http.identity_long", inputs)
     assert harness.inferences() == before
     triton_client.infer("http.simple", simple(triton_client))
@@ -541,18 +548,18 @@ def test_a_model_that_takes_too_long(triton_client: Client, harness: Harness, ba
     tensor = triton_client.input("INPUT0", ONE, "INT32")
     triton_client.get_model_metadata(f"{backend}-hurried")
     before = harness.inferences()
-    with fails(LATE, f"backend '{backend}'"):
+    with fails(TIMEOUT, f"backend '{backend}'"):
         triton_client.infer(f"{backend}-hurried", [tensor])
     assert harness.inferences() == before + 1
-    answer = triton_client.infer(f"{backend}.slow", [tensor])
-    assert answer.as_numpy("OUTPUT0").tolist() == [[1]]
+    result = triton_client.infer(f"{backend}.slow", [tensor])
+    assert result.as_numpy("OUTPUT0").tolist() == [[1]]
 
 
 @both_backends
 def test_a_clients_own_deadline(clients: dict[str, Client], backend: str) -> None:
     triton_client = clients["grpc"]
     tensor = triton_client.input("INPUT0", ONE, "INT32")
-    with fails(LATE, "."):
+    with fails(TIMEOUT, "."):
         triton_client.infer(f"{backend}.slow", [tensor], client_timeout=0.1)
 
 
@@ -561,32 +568,32 @@ def test_a_clients_own_deadline(clients: dict[str, Client], backend: str) -> Non
 
 @both_backends
 def test_concurrent_callers_share_one_request(harness: Harness, backend: str) -> None:
-    together = threading.Barrier(8)
-    inferences, descriptions = harness.inferences(), harness.descriptions()
+    barrier = threading.Barrier(8)
+    inferences, metadata_requests = harness.inferences(), harness.metadata_requests()
 
     def send_request(number: int) -> None:
         with client_of(FORMS[number % 2], harness.gateway) as triton_client:
-            given = zip("AB", pair(), strict=True)
-            inputs = [triton_client.input(name, array, "INT32") for name, array in given]
-            together.wait()
+            pairs = zip("AB", pair(), strict=True)
+            inputs = [triton_client.input(name, array, "INT32") for name, array in pairs]
+            barrier.wait()
             for _ in range(5):
                 triton_client.infer(f"{backend}.ensemble_simple", inputs)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(send_request, range(8)))
     assert harness.inferences() == inferences + 40
-    assert harness.descriptions() == descriptions + 1
+    assert harness.metadata_requests() == metadata_requests + 1
 
 
 @both_backends
 def test_unknown_models_are_not_cached(
     harness: Harness, clients: dict[str, Client], backend: str
 ) -> None:
-    counts = [harness.descriptions()]
+    counts = [harness.metadata_requests()]
     for _ in range(3):
-        with fails(MISSING, "unknown model"):
+        with fails(NOT_FOUND, "unknown model"):
             clients["http"].infer(f"{backend}.nosuch", simple(clients["http"]))
-        counts.append(harness.descriptions())
+        counts.append(harness.metadata_requests())
     assert all(after > before for before, after in pairwise(counts))
 
 
@@ -604,37 +611,42 @@ def load(harness: Harness, model: str) -> None:
     assert post(harness.server.http, f"/api/modelcontrol/load/{model}", b"").status == 200
 
 
-def test_a_model_that_was_replaced(changing: Harness) -> None:
-    """The new model serves a request that fits; other requests get its error text."""
+def test_metadata_of_a_replaced_model_is_requested_again(changing: Harness) -> None:
+    """Requests that fit the new model are served; others get an error that names its datatype."""
     longer = np.arange(17, dtype=np.float32).reshape(1, 17)
     with client_of("http", changing.gateway) as triton_client:
         new = [triton_client.input(f"INPUT{i}", longer, "FP32") for i in range(2)]
 
-        def server(backend: str) -> bool:
+        def serves_new_model(backend: str) -> bool:
             try:
-                answer = triton_client.infer(f"{backend}.simple", new)
+                result = triton_client.infer(f"{backend}.simple", new)
             except InferenceServerException as error:
                 rejected.add(error.message())
                 return False
-            np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), longer * 2)
+            np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), longer * 2)
             return True
 
         rejected: set[str] = set()
         for backend in BACKENDS:
-            with fails(MISSING, "unknown model"):
+            with fails(NOT_FOUND, "unknown model"):
                 triton_client.infer(f"{backend}.simple", simple(triton_client))
         load(changing, "simple")
         for backend in BACKENDS:
             triton_client.infer(f"{backend}.simple", simple(triton_client))
         load(changing, "simple")
-        until(lambda: all(server(backend) for backend in BACKENDS), "the new model is known")
+        until(
+            lambda: all(serves_new_model(backend) for backend in BACKENDS),
+            "the gateway has the new metadata",
+        )
         assert rejected <= {"tensor 'INPUT0' is FP32, but model 'simple' expects INT32"}
-        known = changing.descriptions()
+        requests_before = changing.metadata_requests()
         for backend in BACKENDS:
-            with fails(BAD, "tensor 'INPUT0' is INT32, but model 'simple' expects FP32"):
+            with fails(INVALID, "tensor 'INPUT0' is INT32, but model 'simple' expects FP32"):
                 triton_client.infer(f"{backend}.simple", simple(triton_client))
-            assert server(backend)
-        assert changing.descriptions() <= known + len(BACKENDS)  # requested at most once a second
+            assert serves_new_model(backend)
+        assert changing.metadata_requests() <= requests_before + len(
+            BACKENDS
+        )  # requested at most once a second
 
 
 def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
@@ -652,17 +664,17 @@ def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
         load(changing, "reshape_scalar")
         for backend in BACKENDS:
             assert infer(backend, 1) == (1, 1)
-        known = changing.descriptions()
+        requests_before = changing.metadata_requests()
         load(changing, "reshape_scalar")
         for backend in BACKENDS:
-            with fails(BAD, r"Expected \[2\], got \[1\]"):
+            with fails(INVALID, r"Expected \[2\], got \[1\]"):
                 infer(backend, 1)
 
-        def learnt() -> bool:
+        def is_refreshed() -> bool:
             assert all(infer(backend, 2) == (1, 2) for backend in BACKENDS)
-            return changing.descriptions() == known + 2
+            return changing.metadata_requests() == requests_before + 2
 
-        until(learnt, "both gateways request the metadata again")
+        until(is_refreshed, "both gateways request the metadata again")
 
 
 def test_a_probe_finds_the_models_of_a_legacy_server_and_its_requests_run(
@@ -671,11 +683,11 @@ def test_a_probe_finds_the_models_of_a_legacy_server_and_its_requests_run(
     file, server = tmp_path / "routes.yaml", harness.server
     document = probe(server.http, server.grpc, "--write", str(file))
     assert protocols_of(document) == {server.http: {"trtis-http"}, server.grpc: {"trtis-grpc"}}
-    [found] = document["servers"]
-    assert found["server"] == "TensorRT Inference Server"
+    [probed] = document["servers"]
+    assert probed["server"] == "TensorRT Inference Server"
     model = models_of(document)["simple"]
     assert model["max_batch_size"] == 8
     assert model["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
-    with served(file):
+    with serve_config(file):
         for response in run_requests(model):
             assert response["outputs"][0]["shape"] == [1, 16]

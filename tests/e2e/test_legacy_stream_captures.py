@@ -43,9 +43,9 @@ def gateway() -> Iterator[Infergate]:
         yield running
 
 
-def read(answer: bytes) -> Any:
+def parse(response: bytes) -> Any:
     """Return a parsed response without its request number, which differs on each server."""
-    message = OLD.InferResponse.FromString(answer)
+    message = OLD.InferResponse.FromString(response)
     message.request_status.ClearField("request_id")
     return message
 
@@ -54,9 +54,9 @@ def test_the_captures_contain_streams() -> None:
     assert [len(call.requests) for call in STREAMS] == [3, 4, 0]
 
 
-@pytest.mark.parametrize("captured", STREAMS, ids=str)
-def test_a_replayed_stream_gets_the_captured_responses(gateway: Infergate, captured: Call) -> None:
+@pytest.mark.parametrize("capture", STREAMS, ids=str)
+def test_a_replayed_stream_gets_the_captured_responses(gateway: Infergate, capture: Call) -> None:
     with channel(gateway.grpc) as connection:
         stream = connection.stream_stream(f"/{SERVICE}/StreamInfer")
-        answers = list(stream(iter(captured.requests), timeout=SECONDS))
-    assert [*map(read, answers)] == [*map(read, captured.responses)]
+        responses = list(stream(iter(capture.requests), timeout=SECONDS))
+    assert [*map(parse, responses)] == [*map(parse, capture.responses)]

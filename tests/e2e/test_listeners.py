@@ -1,4 +1,4 @@
-"""Additional listeners serve their protocols only, on ports and unix sockets; ``rest-proxy``."""
+"""Tests additional listeners on ports and Unix sockets, and ``infergate rest-proxy``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from faults.peer import get
 from peers.support.process import Launch, free_ports, started
 from tls_kit import Authority
 
-SERVED = """
+CONFIG = """
 backends: {demo: {protocol: builtin}}
 routes: [{model: "*", backend: demo}]
 """
@@ -40,7 +40,7 @@ listeners:
     v2: {{{{address: "unix:{folder}/v2.sock", protocols: [v2-rest], mode: "600"}}}}
     tfs: {{{{address: "unix:{folder}/tfs.sock", protocols: [tfs-grpc, v2-grpc], mode: "600"}}}}
 """
-    with started_infergate(SERVED, listeners, engine="own") as running:
+    with started_infergate(CONFIG, listeners, engine="own") as running:
         yield {
             "http": running.http,
             "graphpipe": f"127.0.0.1:{port}",
@@ -50,7 +50,7 @@ listeners:
         }
 
 
-def test_a_listener_serves_its_protocols_only(addresses: dict[str, str]) -> None:
+def test_an_additional_listener_serves_only_its_protocols(addresses: dict[str, str]) -> None:
     for path, expected in (("/graphpipe/simple", 200), ("/v2/models/simple", 404)):
         assert get(addresses["graphpipe"], path).status == expected
         assert get(addresses["http"], path).status == 200
@@ -83,7 +83,7 @@ listeners:
         pair = Authority(tmp_path).issue("other.example")
         tls = f", tls: {{{{certificate: {pair.certificate}, key: {pair.key}}}}}"
         environ = {"REST_PROXY_USE_TLS": "true", "REST_PROXY_SKIP_VERIFY": "true"}
-    with started_infergate(SERVED, listeners.replace("TLS", tls), engine="own") as server:
+    with started_infergate(CONFIG, listeners.replace("TLS", tls), engine="own") as server:
 
         def prepare(_folder: Path) -> Launch:
             (port,) = free_ports(1)

@@ -1,4 +1,4 @@
-"""Gateways that forward to each other stop a request after eight hops, whatever the protocol."""
+"""Tests that gateways that forward to each other stop a request after eight hops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROUTES = """
 routes:
   - {model: "rest*", backend: rest}
   - {model: "rpc*", backend: rpc, idempotent: true, retry: {times: 3}}
-  - {model: sent, backend: rest}
+  - {model: hops, backend: rest}
 """
 ONE_LOOP = {"loop_detected": 1, "too_many_hops": 8}
 """The outcomes of one client's request: a failure in the first gateway, and client errors in the
@@ -49,18 +49,18 @@ def loop() -> Iterator[Infergate]:
 
 def post(address: str, model: str, hops: str | None = None) -> tuple[int, str]:
     headers = {} if hops is None else {HOPS_HEADER: hops}
-    answer = post_bytes(address, f"/v2/models/{model}/infer", BODY, headers)
-    return answer.status, answer.body.decode()
+    response = post_bytes(address, f"/v2/models/{model}/infer", BODY, headers)
+    return response.status, response.body.decode()
 
 
 def outcomes(loop: Infergate, route: str) -> dict[str, int]:
     """Return the number of requests of a route by outcome."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for line in loop.metrics().splitlines():
         if line.startswith("infergate_requests_total{") and f'route="{route}"' in line:
             outcome = line.partition('outcome="')[2].partition('"')[0]
-            found[outcome] = found.get(outcome, 0) + int(float(line.rpartition(" ")[2]))
-    return found
+            counts[outcome] = counts.get(outcome, 0) + int(float(line.rpartition(" ")[2]))
+    return counts
 
 
 def test_rest_clients_of_a_loop_get_508_after_eight_gateways(loop: Infergate) -> None:
@@ -75,8 +75,8 @@ def test_grpc_clients_of_a_loop_get_failed_precondition_and_nothing_is_retried(
 ) -> None:
     tensor = triton.InferInput("x", [1], "FP32")
     tensor.set_data_from_numpy(np.ones(1, np.float32))
-    refused = pytest.raises(triton.InferenceServerException, match="has passed 8 gateways")
-    with triton.InferenceServerClient(loop.grpc) as client, refused as caught:
+    expected_error = pytest.raises(triton.InferenceServerException, match="has passed 8 gateways")
+    with triton.InferenceServerClient(loop.grpc) as client, expected_error as caught:
         client.infer("rpc", [tensor])
     assert caught.value.status() == "StatusCode.FAILED_PRECONDITION"
     assert outcomes(loop, "rpc*") == ONE_LOOP
@@ -89,7 +89,7 @@ def test_a_translated_request_in_a_loop_gets_the_same_text(loop: Infergate) -> N
 
 def test_hops_that_a_client_sends_never_make_a_route_look_failing(loop: Infergate) -> None:
     for hops in ("8", "7", "0"):
-        status, text = post(loop.http, "sent", hops)
+        status, text = post(loop.http, "hops", hops)
         assert (status, "forwarding loop" in text) == (508, True)
-    assert outcomes(loop, "sent") == {"too_many_hops": 1 + 2 + 9}
+    assert outcomes(loop, "hops") == {"too_many_hops": 1 + 2 + 9}
     assert "too_many_hops" in CLIENT_OUTCOMES

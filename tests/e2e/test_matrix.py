@@ -40,7 +40,7 @@ def test_the_page_equals_the_findings_and_none_is_wrong(
 def test_the_page_has_every_pair_and_case() -> None:
     lines = PAGE.read_text().splitlines()
     headings = [line for line in lines if line.startswith("## From ")]
-    assert headings == [f"## From {speaker.name}" for speaker in CLIENT_KINDS]
+    assert headings == [f"## From {kind.name}" for kind in CLIENT_KINDS]
     assert lines.count(f"| | {' | '.join(BACKENDS)} |") == len(CLIENT_KINDS)
     for case in CASES:
         rows = [line for line in lines if line.startswith(f"| {case.name} |")]
@@ -49,7 +49,7 @@ def test_the_page_has_every_pair_and_case() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-def flipped(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def flip_first_byte(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Change the first byte of the first output that has data."""
     first, *rest = tensors
     data = bytes(first.data)
@@ -62,17 +62,17 @@ def test_a_frontend_error_fails_every_pair_of_its_protocol(
     parse = GraphPipeCodec.parse_request
 
     def misread(self: GraphPipeCodec, wire: HttpRequest, limits: Limits) -> Any:
-        unfinished = parse(self, wire, limits)
-        if not isinstance(unfinished, PartialInferRequest):
-            return unfinished
+        partial = parse(self, wire, limits)
+        if not isinstance(partial, PartialInferRequest):
+            return partial
 
         def finish(model: ModelMetadata) -> ParsedRequest:
-            parsed = unfinished.complete(model)
+            parsed = partial.complete(model)
             assert isinstance(parsed.operation, InferRequest)
-            inputs = flipped(parsed.operation.inputs)
+            inputs = flip_first_byte(parsed.operation.inputs)
             return replace(parsed, operation=replace(parsed.operation, inputs=inputs))
 
-        return replace(unfinished, complete=finish)
+        return replace(partial, complete=finish)
 
     monkeypatch.setattr(GraphPipeCodec, "parse_request", misread)
     monkeypatch.setattr(
@@ -92,15 +92,15 @@ def test_the_command_fails_if_a_model_is_misread(
 ) -> None:
     infer, counts = EchoModel.infer, Counter[str]()
 
-    def other(self: EchoModel, request: InferRequest) -> InferResponse:
-        answer = infer(self, request)
+    def infer_incorrectly(self: EchoModel, request: InferRequest) -> InferResponse:
+        response = infer(self, request)
         counts[request.model] += 1
         # The first response comes from the embedded backend, and is the reference for the others.
         if counts[request.model] == 1:
-            return answer
-        return replace(answer, outputs=flipped(answer.outputs))
+            return response
+        return replace(response, outputs=flip_first_byte(response.outputs))
 
-    monkeypatch.setattr(EchoModel, "infer", other)
+    monkeypatch.setattr(EchoModel, "infer", infer_incorrectly)
     monkeypatch.setattr(
         run, "CLIENT_KINDS", [each for each in CLIENT_KINDS if each.name == GRAPHPIPE]
     )

@@ -1,8 +1,7 @@
-"""Tests a real tritonclient → infergate with the repository index, model configuration, statistics,
-loading and unloading, and trace and log settings.
+"""End-to-end tests of a real tritonclient through infergate: the repository index, model
+configurations, statistics, loading and unloading, and trace and log settings.
 
-Each backend serves its models under its name and a dot: ``rest.simple`` is Triton's model over
-REST."""
+The prefix of a model name selects the backend: ``rest.simple`` is Triton's model over REST."""
 
 from __future__ import annotations
 
@@ -31,17 +30,17 @@ from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
 LEGACY = Messages("1.9")
-ON = "control: {repository: true, settings: true}\n"
+CONTROL_ENABLED = "control: {repository: true, settings: true}\n"
 ROUTE = "  - {{model: '/{0}\\.(.+)/', backend: {0}, rewrite: {{model: '\\1'}}}}\n"
-REFUSED = {"501", "StatusCode.UNIMPLEMENTED"}
-POLLING = {"503", "StatusCode.UNAVAILABLE"}
-UNKNOWN = {"404", "StatusCode.NOT_FOUND"}
+UNIMPLEMENTED = {"501", "StatusCode.UNIMPLEMENTED"}
+UNAVAILABLE = {"503", "StatusCode.UNAVAILABLE"}
+NOT_FOUND = {"404", "StatusCode.NOT_FOUND"}
 
 
-def config(backends: dict[str, str], more: str = ON) -> str:
-    listed = "".join(f"  {name}: {{{each}}}\n" for name, each in backends.items())
+def config(backends: dict[str, str], extra: str = CONTROL_ENABLED) -> str:
+    entries = "".join(f"  {name}: {{{each}}}\n" for name, each in backends.items())
     routes = "".join(ROUTE.format(name) for name in backends)
-    return f"backends:\n{listed}routes:\n{routes}readiness: lenient\n{more}"
+    return f"backends:\n{entries}routes:\n{routes}readiness: lenient\n{extra}"
 
 
 @contextmanager
@@ -52,22 +51,21 @@ def clients_of(gateway: Infergate) -> Iterator[dict[str, Client]]:
         }
 
 
-def plain(triton_client: Client, answer: Any) -> Any:
-    """Return ``answer`` in the form of JSON. The JSON form of protobuf writes 64-bit integers as
-    text."""
+def plain(triton_client: Client, response: Any) -> Any:
+    """Return ``response`` as JSON. Protobuf's JSON form writes 64-bit integers as strings."""
     if triton_client.http:
-        return answer
-    return MessageToDict(answer, preserving_proto_field_name=True)
+        return response
+    return MessageToDict(response, preserving_proto_field_name=True)
 
 
 def configuration(triton_client: Client, model: str) -> Any:
-    answer = plain(triton_client, triton_client.get_model_config(model))
-    return answer if triton_client.http else answer["config"]
+    response = plain(triton_client, triton_client.get_model_config(model))
+    return response if triton_client.http else response["config"]
 
 
-def fails(statuses: set[str], words: str, act: Callable[[], Any]) -> None:
-    with pytest.raises(InferenceServerException, match=words) as caught:
-        act()
+def fails(statuses: set[str], text: str, action: Callable[[], Any]) -> None:
+    with pytest.raises(InferenceServerException, match=text) as caught:
+        action()
     assert caught.value.status() in statuses
 
 
@@ -97,13 +95,13 @@ def triton_client(request: pytest.FixtureRequest, client_map: dict[str, Client])
     return client_map[request.param]
 
 
-both = pytest.mark.parametrize("backend", ["rest", "grpc"])
+both_protocols = pytest.mark.parametrize("backend", ["rest", "grpc"])
 LOADING = [("http", "rest"), ("http.aio", "grpc"), ("grpc", "grpc"), ("grpc.aio", "rest")]
 """All clients and all pairs of protocols, but not all combinations, because Triton loads models
 slowly."""
 
 
-@both
+@both_protocols
 def test_tritons_configuration(triton_client: Client, backend: str) -> None:
     response = configuration(triton_client, f"{backend}.simple")
     assert (response["name"], response["max_batch_size"]) == (f"{backend}.simple", 8)
@@ -119,46 +117,46 @@ def test_a_configuration_built_from_metadata(triton_client: Client) -> None:
         assert response["name"] == model
         assert response["input"][0]["data_type"] == "TYPE_INT32"
         dims = [int(each) for each in response["input"][0]["dims"]]
-        # A server with unknown batching has the batch in its shapes.
+        # Without known batching, the batch dimension is part of the shape.
         assert dims == ([16] if model == "inside.simple" else [-1, 16])
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc", "inside"])
 def test_configuration_fields_that_clients_read(triton_client: Client, backend: str) -> None:
-    several = "repeat" if backend == "inside" else "repeat_int32"
+    repeat_model = "repeat" if backend == "inside" else "repeat_int32"
     decoupled, stateful, stateless = (
         configuration(triton_client, f"{backend}.{model}")
-        for model in (several, "accumulate", "simple")
+        for model in (repeat_model, "accumulate", "simple")
     )
     assert decoupled["model_transaction_policy"]["decoupled"] is True
     assert "sequence_batching" in stateful
     assert "sequence_batching" not in stateless
 
 
-def infer(triton_client: Client, model: str, value: int = 1, **more: Any) -> Any:
+def infer(triton_client: Client, model: str, value: int = 1, **extra: Any) -> Any:
     array = np.array([[value] * 16], np.int32)
     tensors = [triton_client.input(f"INPUT{number}", array, "INT32") for number in range(2)]
-    return triton_client.infer(model, tensors, **more)
+    return triton_client.infer(model, tensors, **extra)
 
 
 def infer_until_counted(triton_client: Client, model: str) -> None:
     """Triton counts a request after it has sent the response."""
 
     def is_counted() -> bool:
-        answer = plain(triton_client, triton_client.get_inference_statistics(model))
-        (statistics,) = answer["model_stats"]
+        response = plain(triton_client, triton_client.get_inference_statistics(model))
+        (statistics,) = response["model_stats"]
         return int(statistics.get("last_inference", 0)) >= started_ms
 
     started_ms = time.time_ns() // 1_000_000
     infer(triton_client, model)
-    until(is_counted, f"{model} counted the request")
+    until(is_counted, f"the request is in the statistics of {model}")
 
 
-def counted(triton_client: Client, *model: str) -> dict[str, int]:
-    answer = plain(triton_client, triton_client.get_inference_statistics(*model))
+def inference_counts(triton_client: Client, *model: str) -> dict[str, int]:
+    response = plain(triton_client, triton_client.get_inference_statistics(*model))
     return {
         each["name"]: int(each.get("inference_stats", {}).get("success", {}).get("count", 0))
-        for each in answer.get("model_stats", [])
+        for each in response.get("model_stats", [])
     }
 
 
@@ -166,66 +164,71 @@ def counted(triton_client: Client, *model: str) -> dict[str, int]:
 def test_statistics_grow_by_the_requests_sent(triton_client: Client, backend: str) -> None:
     model = f"{backend}.simple"
     infer_until_counted(triton_client, model)
-    before = counted(triton_client, model)
+    before = inference_counts(triton_client, model)
     assert set(before) == {model}
     infer_until_counted(triton_client, model)
-    assert counted(triton_client, model)[model] == before[model] + 1
+    assert inference_counts(triton_client, model)[model] == before[model] + 1
 
 
-def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
-    if carrier == "http":
-        answer = get(gateway.http, f"/api/status/{model}?format=binary")
-        status = LEGACY.ServerStatus.FromString(answer.body)
+def legacy_status(gateway: Infergate, transport: str, model: str) -> Any:
+    if transport == "http":
+        response = get(gateway.http, f"/api/status/{model}?format=binary")
+        status = LEGACY.ServerStatus.FromString(response.body)
     else:
         message = LEGACY.StatusRequest(model_name=model).SerializeToString()
         with channel(gateway.grpc) as rpc_channel:
-            answered = call(rpc_channel, message, f"/{SERVICE}/Status")
-        status = LEGACY.StatusResponse.FromString(answered.message).server_status
+            result = call(rpc_channel, message, f"/{SERVICE}/Status")
+        status = LEGACY.StatusResponse.FromString(result.message).server_status
     return status.model_status[model].version_status[1]
 
 
-@pytest.mark.parametrize("carrier", ["http", "grpc"])
+@pytest.mark.parametrize("transport", ["http", "grpc"])
 @pytest.mark.parametrize("backend", ["rest", "grpc", "plain", "inside"])
 def test_a_legacy_status_has_the_statistics(
-    client_map: dict[str, Client], gateway: Infergate, backend: str, carrier: str
+    client_map: dict[str, Client], gateway: Infergate, backend: str, transport: str
 ) -> None:
     model = f"{backend}.simple"
     infer_until_counted(client_map["http"], model)
-    before = legacy_status(gateway, carrier, model)
+    before = legacy_status(gateway, transport, model)
     for _ in range(3):
         infer_until_counted(client_map["http"], model)
-    lonely = client_map["http"].input("INPUT0", np.ones((1, 16), np.int32), "INT32")
+    single_input = client_map["http"].input("INPUT0", np.ones((1, 16), np.int32), "INT32")
     with pytest.raises(InferenceServerException):
-        client_map["http"].infer(model, [lonely])
-    after = legacy_status(gateway, carrier, model)
+        client_map["http"].infer(model, [single_input])
+    after = legacy_status(gateway, transport, model)
     assert after.ready_state == 1
     assert after.model_inference_count == before.model_inference_count + 3
     assert after.model_execution_count == before.model_execution_count + 3
     assert after.last_inference_timestamp_milliseconds > time.time() * 1000 - 60_000
-    (was,), (response,) = before.infer_stats.values(), after.infer_stats.values()
+    (stats_before,), (stats_after,) = before.infer_stats.values(), after.infer_stats.values()
     for name in ("success", "compute"):
-        assert getattr(response, name).count == getattr(was, name).count + 3
-        if (backend, name) != ("inside", "compute"):  # there is no backend to wait for
-            assert getattr(response, name).total_time_ns > getattr(was, name).total_time_ns
-    assert response.compute.total_time_ns <= response.success.total_time_ns
-    if backend in ("rest", "grpc"):  # unknown to the gateway
-        assert response.queue.count == was.queue.count + 3
+        assert getattr(stats_after, name).count == getattr(stats_before, name).count + 3
+        if (backend, name) != ("inside", "compute"):  # infergate computes the response itself
+            assert (
+                getattr(stats_after, name).total_time_ns > getattr(stats_before, name).total_time_ns
+            )
+    assert stats_after.compute.total_time_ns <= stats_after.success.total_time_ns
+    if backend in (
+        "rest",
+        "grpc",
+    ):  # only Triton reports queue statistics; the gateway cannot measure them
+        assert stats_after.queue.count == stats_before.queue.count + 3
     else:
-        assert response.failed.count == was.failed.count + 1
+        assert stats_after.failed.count == stats_before.failed.count + 1
 
 
 def test_statistics_of_all_models(triton_client: Client) -> None:
-    """Routes rewrite the names. Clients get the names that they use."""
+    """The statistics have the names that clients use, although routes rewrite them."""
     models = [f"{backend}.simple" for backend in ("rest", "grpc", "plain", "inside")]
     for model in models:
         infer(triton_client, model)
-    result = counted(triton_client)
+    result = inference_counts(triton_client)
     assert all(result[model] >= 1 for model in models)
 
 
 @pytest.fixture(scope="module")
-def named(triton: Triton) -> Iterator[dict[str, Client]]:
-    """Run a gateway with routes to one model each and a renamed tensor."""
+def renaming_clients(triton: Triton) -> Iterator[dict[str, Client]]:
+    """Run a gateway whose routes rename one model each, and an input."""
     text = f"""
 backends:
   rest: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
@@ -233,42 +236,47 @@ backends:
 routes:
   - {{model: mine-rest, backend: rest, rewrite: {{model: simple_int8, inputs: {{A: INPUT0}}}}}}
   - {{model: mine-grpc, backend: grpc, rewrite: {{model: simple_int8, inputs: {{A: INPUT0}}}}}}
-  - {{model: gone, backend: grpc}}
-{ON}"""
+  - {{model: missing, backend: grpc}}
+{CONTROL_ENABLED}"""
     with started_infergate(text) as running, clients_of(running) as clients:
         yield clients
 
 
-def listed(triton_client: Client) -> dict[str, tuple[str, str, str]]:
+def repository_index(triton_client: Client) -> dict[str, tuple[str, str, str]]:
     """Return version, state and reason of each model in the index."""
-    answer = plain(triton_client, triton_client.get_model_repository_index())
-    entries = answer if triton_client.http else answer["models"]
+    response = plain(triton_client, triton_client.get_model_repository_index())
+    entries = response if triton_client.http else response["models"]
     return {
         each["name"]: tuple(each.get(key, "") for key in ("version", "state", "reason"))
         for each in entries
     }
 
 
-def test_the_index_lists_routed_models(named: dict[str, Client]) -> None:
-    """Both routes lead to one model."""
-    gone = ("", "UNAVAILABLE", "not in the repository of backend 'grpc'")
-    loaded = {"mine-rest": ("1", "READY", ""), "mine-grpc": ("1", "READY", ""), "gone": gone}
-    assert [listed(each) for each in named.values()] == [loaded] * len(FORMS)
+def test_the_index_lists_routed_models(renaming_clients: dict[str, Client]) -> None:
+    """Two routes lead to the same model."""
+    missing = ("", "UNAVAILABLE", "not in the repository of backend 'grpc'")
+    loaded = {"mine-rest": ("1", "READY", ""), "mine-grpc": ("1", "READY", ""), "missing": missing}
+    assert [repository_index(each) for each in renaming_clients.values()] == [loaded] * len(FORMS)
     try:
-        named["http"].unload_model("mine-rest")
+        renaming_clients["http"].unload_model("mine-rest")
         state = ("1", "UNAVAILABLE", "unloaded")  # the state UNLOADING precedes it
         unloaded = {**loaded, "mine-rest": state, "mine-grpc": state}
-        until(lambda: listed(named["http"]) == unloaded, f"the index to be {unloaded}")
-        assert [listed(each) for each in named.values()] == [unloaded] * len(FORMS)
+        until(
+            lambda: repository_index(renaming_clients["http"]) == unloaded,
+            f"the index to be {unloaded}",
+        )
+        assert [repository_index(each) for each in renaming_clients.values()] == [unloaded] * len(
+            FORMS
+        )
     finally:
-        named["grpc"].load_model("mine-grpc")
-    assert [listed(each) for each in named.values()] == [loaded] * len(FORMS)
+        renaming_clients["grpc"].load_model("mine-grpc")
+    assert [repository_index(each) for each in renaming_clients.values()] == [loaded] * len(FORMS)
 
 
-def test_a_given_configuration_is_loaded_unchanged(named: dict[str, Client]) -> None:
+def test_a_given_configuration_is_loaded_unchanged(renaming_clients: dict[str, Client]) -> None:
     try:
         for size, (form, backend) in enumerate(LOADING, 4):
-            triton_client, model = named[form], f"mine-{backend}"
+            triton_client, model = renaming_clients[form], f"mine-{backend}"
             settings = configuration(triton_client, model)
             assert (settings["name"], settings["input"][0]["name"]) == (model, "A")
             triton_client.load_model(model, config=json.dumps({**settings, "max_batch_size": size}))
@@ -276,8 +284,10 @@ def test_a_given_configuration_is_loaded_unchanged(named: dict[str, Client]) -> 
             assert (result["name"], result["max_batch_size"]) == (model, size)
             assert result["input"][0]["name"] == "A"
     finally:
-        named["http"].unload_model("mine-rest")  # Triton keeps the given files until then
-        named["http"].load_model("mine-rest")
+        renaming_clients["http"].unload_model(
+            "mine-rest"
+        )  # Triton keeps the given configuration until then
+        renaming_clients["http"].load_model("mine-rest")
 
 
 def test_a_model_is_unloaded_and_loaded_with_another_configuration(
@@ -331,8 +341,8 @@ class TritonPythonModel:
         triton_client.unload_model(model)
 
 
-@both
-def test_a_model_that_triton_does_not_have(triton_client: Client, backend: str) -> None:
+@both_protocols
+def test_loading_a_model_that_triton_does_not_have(triton_client: Client, backend: str) -> None:
     fails(
         {"404", "StatusCode.NOT_FOUND"},
         "failed to load 'nosuch', failed to poll",
@@ -340,42 +350,46 @@ def test_a_model_that_triton_does_not_have(triton_client: Client, backend: str) 
     )
 
 
-WRONG = {"400", "StatusCode.INVALID_ARGUMENT"}
-HARMFUL = ("simple\0-mine", "x\\..", "x%2f..%2fsimple", "simple?x", "s" * 2000)
+INVALID = {"400", "StatusCode.INVALID_ARGUMENT"}
+HARMFUL_NAMES = ("simple\0-mine", "x\\..", "x%2f..%2fsimple", "simple?x", "s" * 2000)
 
 
-@both
+@both_protocols
 def test_unusual_names_and_headers_affect_no_other_model(
     triton_client: Client, backend: str
 ) -> None:
     """A server may cut names at NUL, and may close connections because of long names and
     headers."""
-    for name in HARMFUL:
-        fails(WRONG, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
-        fails(WRONG, "the model name ", lambda n=name: infer(triton_client, f"{backend}.{n}"))  # type: ignore[misc]
+    for name in HARMFUL_NAMES:
+        fails(
+            INVALID, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}")
+        )  # type: ignore[misc]
+        fails(INVALID, "the model name ", lambda n=name: infer(triton_client, f"{backend}.{n}"))  # type: ignore[misc]
     for header in ("baggage", "tracestate", "traceparent", "x-request-id"):
-        answer = infer(triton_client, f"{backend}.simple", headers={header: "k=" + "v" * 9000})
-        assert answer.as_numpy("OUTPUT0")[0, 0] == 2
+        response = infer(triton_client, f"{backend}.simple", headers={header: "k=" + "v" * 9000})
+        assert response.as_numpy("OUTPUT0")[0, 0] == 2
     assert ready(triton_client, f"{backend}.simple")
 
 
 def test_embedded_models_are_neither_loaded_nor_unloaded(triton_client: Client) -> None:
-    fails(REFUSED, "built into infergate", lambda: triton_client.load_model("inside.simple"))
-    fails(REFUSED, "built into infergate", lambda: triton_client.unload_model("inside.simple"))
+    fails(UNIMPLEMENTED, "built into infergate", lambda: triton_client.load_model("inside.simple"))
+    fails(
+        UNIMPLEMENTED, "built into infergate", lambda: triton_client.unload_model("inside.simple")
+    )
 
 
 def test_log_settings(triton_client: Client, triton: Triton) -> None:
-    def value(answer: Any, name: str) -> Any:
+    def value(response: Any, name: str) -> Any:
         if triton_client.http:
-            return answer[name]
-        setting = answer.settings[name]
+            return response[name]
+        setting = response.settings[name]
         return getattr(setting, setting.WhichOneof("parameter_choice"))
 
     before = triton_client.get_log_settings()
     level = value(before, "log_verbose_level")
     try:
-        answer = triton_client.update_log_settings({"log_verbose_level": level + 1})
-        assert value(answer, "log_verbose_level") == level + 1
+        response = triton_client.update_log_settings({"log_verbose_level": level + 1})
+        assert value(response, "log_verbose_level") == level + 1
         assert value(triton_client.get_log_settings(), "log_verbose_level") == level + 1
     finally:
         triton_client.update_log_settings({"log_verbose_level": level})
@@ -384,8 +398,8 @@ def test_log_settings(triton_client: Client, triton: Triton) -> None:
 
 @pytest.mark.parametrize("model", ["", "rest.simple", "grpc.simple"])
 def test_trace_settings(triton_client: Client, model: str) -> None:
-    def values(answer: Any, name: str) -> Any:
-        response = answer[name] if triton_client.http else list(answer.settings[name].value)
+    def values(response: Any, name: str) -> Any:
+        response = response[name] if triton_client.http else list(response.settings[name].value)
         return [response] if isinstance(response, str) else response
 
     rate = values(triton_client.get_trace_settings(model), "trace_rate")
@@ -400,20 +414,24 @@ def test_trace_settings(triton_client: Client, model: str) -> None:
 
 
 def test_trace_settings_of_models_on_other_backends(triton_client: Client) -> None:
-    fails(REFUSED, "no trace settings", lambda: triton_client.get_trace_settings("inside.simple"))
+    fails(
+        UNIMPLEMENTED,
+        "no trace settings",
+        lambda: triton_client.get_trace_settings("inside.simple"),
+    )
 
 
 def test_unknown_models(triton_client: Client) -> None:
-    for act in (
+    for action in (
         lambda: triton_client.load_model("nosuch"),
         lambda: triton_client.get_model_config("nosuch"),
         lambda: triton_client.get_inference_statistics("nosuch"),
         lambda: triton_client.get_trace_settings("nosuch"),
     ):
-        fails(UNKNOWN, "no route for model 'nosuch'", act)
+        fails(NOT_FOUND, "no route for model 'nosuch'", action)
 
 
-# ---- legacy servers, and a model without servers
+# ---- legacy servers
 
 
 @pytest.fixture(scope="module")
@@ -426,7 +444,7 @@ def two_servers() -> Iterator[tuple[LegacyServer, LegacyServer]]:
 
 
 @pytest.fixture(scope="module")
-def old(two_servers: tuple[LegacyServer, LegacyServer]) -> Iterator[dict[str, Client]]:
+def legacy_clients(two_servers: tuple[LegacyServer, LegacyServer]) -> Iterator[dict[str, Client]]:
     https = ", ".join(f'"http://{each.http}"' for each in two_servers)
     grpcs = ", ".join(f'"grpc://{each.grpc}"' for each in two_servers)
     backends = {
@@ -440,21 +458,26 @@ def old(two_servers: tuple[LegacyServer, LegacyServer]) -> Iterator[dict[str, Cl
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("backend", ["web", "rpc"])
 def test_a_legacy_model_is_loaded_on_every_endpoint(
-    old: dict[str, Client], two_servers: tuple[LegacyServer, LegacyServer], form: str, backend: str
+    legacy_clients: dict[str, Client],
+    two_servers: tuple[LegacyServer, LegacyServer],
+    form: str,
+    backend: str,
 ) -> None:
-    triton_client = old[form]
+    triton_client = legacy_clients[form]
     model = f"{backend}.simple"
 
     def changes() -> list[int]:
-        response = [
+        targets = [
             [str(each.get("target") or each.get("rpc")) for each in s.requests()]
             for s in two_servers
         ]
-        return [sum("odel" in t and "ontrol" in t for t in each) for each in response]
+        return [sum("odel" in t and "ontrol" in t for t in each) for each in targets]
 
     before = changes()
-    for name in HARMFUL:
-        fails(WRONG, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}"))  # type: ignore[misc]
+    for name in HARMFUL_NAMES:
+        fails(
+            INVALID, "the model name ", lambda n=name: triton_client.unload_model(f"{backend}.{n}")
+        )  # type: ignore[misc]
     assert changes() == before
     triton_client.load_model(model)
     assert changes() == [count + 1 for count in before]
@@ -469,47 +492,49 @@ def test_a_legacy_model_is_loaded_on_every_endpoint(
         "2 of 2 endpoints of backend .* failed: failed to load 'nosuch'",
         lambda: triton_client.load_model(f"{backend}.nosuch"),
     )
-    fails(REFUSED, "accepts no parameters", lambda: triton_client.load_model(model, config="{}"))
+    fails(
+        UNIMPLEMENTED, "accepts no parameters", lambda: triton_client.load_model(model, config="{}")
+    )
 
 
 # ---- disabled control operations
 
 
 @pytest.fixture(scope="module")
-def off() -> Iterator[dict[str, Client]]:
+def clients_without_control() -> Iterator[dict[str, Client]]:
     backends = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
     with started_infergate(backends) as gateway, clients_of(gateway) as clients:
         yield clients
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_disabled_control_operations(off: dict[str, Client], form: str) -> None:
-    triton_client = off[form]
-    fails(POLLING, "not allowed if polling", lambda: triton_client.load_model("simple"))
-    fails(POLLING, "not allowed if polling", lambda: triton_client.unload_model("simple"))
-    fails(REFUSED, "settings: true", triton_client.get_log_settings)
+def test_disabled_control_operations(clients_without_control: dict[str, Client], form: str) -> None:
+    triton_client = clients_without_control[form]
+    fails(UNAVAILABLE, "not allowed if polling", lambda: triton_client.load_model("simple"))
+    fails(UNAVAILABLE, "not allowed if polling", lambda: triton_client.unload_model("simple"))
+    fails(UNIMPLEMENTED, "settings: true", triton_client.get_log_settings)
     fails(
-        REFUSED,
+        UNIMPLEMENTED,
         "settings: true",
         lambda: triton_client.update_trace_settings("", {"trace_rate": "1"}),
     )
-    answer = triton_client.get_model_repository_index()
-    listed = answer if triton_client.http else plain(triton_client, answer)["models"]
-    assert {"simple", "digits"} <= {each["name"] for each in listed}
+    response = triton_client.get_model_repository_index()
+    entries = response if triton_client.http else plain(triton_client, response)["models"]
+    assert {"simple", "digits"} <= {each["name"] for each in entries}
     metadata = triton_client.get_server_metadata()
     extensions = set(metadata["extensions"] if triton_client.http else metadata.extensions)
     assert {"model_configuration", "statistics"} <= extensions
     assert not {"model_repository", "trace", "logging"} & extensions
     infer(triton_client, "simple")
-    assert counted(triton_client)["simple"] >= 1
-    assert counted(triton_client)["identity"] >= 0
+    assert inference_counts(triton_client)["simple"] >= 1
+    assert inference_counts(triton_client)["identity"] >= 0
 
 
 # ---- MLServer and KServe
 
 
 @pytest.fixture(scope="module")
-def others(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
+def other_servers(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
     backends = {
         "ml-rest": f'protocol: v2-rest, endpoints: ["http://{mlserver.http}"]',
         "ml-grpc": f'protocol: v2-grpc, endpoints: ["grpc://{mlserver.grpc}"]',
@@ -522,30 +547,32 @@ def others(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
 
 @pytest.mark.parametrize("form", FORMS[:2])
 @pytest.mark.parametrize("backend", ["ml-rest", "ml-grpc"])
-def test_mlserver(others: Infergate, form: str, backend: str) -> None:
-    with client(form, others.http, others.grpc) as triton_client:
+def test_mlserver(other_servers: Infergate, form: str, backend: str) -> None:
+    with client(form, other_servers.http, other_servers.grpc) as triton_client:
         model = f"{backend}.simple"
         triton_client.unload_model(model)
         with pytest.raises(InferenceServerException):
             infer(triton_client, model)
         triton_client.load_model(model)
         assert infer(triton_client, model).as_numpy("OUTPUT0")[0, 0] == 2
-        assert counted(triton_client, model)[model] >= 1
+        assert inference_counts(triton_client, model)[model] >= 1
         assert configuration(triton_client, model)["name"] == model
         fails(
-            REFUSED, "accepts no parameters", lambda: triton_client.load_model(model, config="{}")
+            UNIMPLEMENTED,
+            "accepts no parameters",
+            lambda: triton_client.load_model(model, config="{}"),
         )
 
 
 @pytest.mark.parametrize("form", FORMS[:2])
 @pytest.mark.parametrize("backend", ["k-rest", "k-grpc"])
-def test_kserve_gets_its_own_form_of_the_request(
-    others: Infergate, form: str, backend: str
+def test_kserve_gets_its_own_request_message(
+    other_servers: Infergate, form: str, backend: str
 ) -> None:
     """KServe's message has the model's name in field 1, where Triton's message has the repository.
     KServe 0.21 fails over gRPC after loading a model, because it reads from a result that is
     None."""
-    with client(form, others.http, others.grpc) as triton_client:
+    with client(form, other_servers.http, other_servers.grpc) as triton_client:
         if backend == "k-rest":
             triton_client.load_model(f"{backend}.simple")
         else:
@@ -555,13 +582,13 @@ def test_kserve_gets_its_own_form_of_the_request(
             triton_client.load_model(f"{backend}.nosuch")
 
 
-def test_a_kserve_client_gets_kserves_messages(others: Infergate) -> None:
+def test_a_kserve_client_gets_kserves_messages(other_servers: Infergate) -> None:
     method = "/inference.GRPCInferenceService/RepositoryModelLoad"
-    with grpc.insecure_channel(others.grpc) as channel:
+    with grpc.insecure_channel(other_servers.grpc) as channel:
         load = channel.unary_unary(
             method,
             request_serializer=pb.KServeModelRequest.SerializeToString,
             response_deserializer=pb.KServeModelResponse.FromString,
         )
-        answer = load(pb.KServeModelRequest(model_name="ml-rest.simple"), timeout=30)
-    assert (answer.model_name, answer.is_done) == ("ml-rest.simple", True)
+        response = load(pb.KServeModelRequest(model_name="ml-rest.simple"), timeout=30)
+    assert (response.model_name, response.is_done) == ("ml-rest.simple", True)

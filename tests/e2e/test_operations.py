@@ -43,19 +43,18 @@ def infer(address: str, model: str, headers: dict[str, str] | None = None) -> in
     return post(address, f"/v2/models/{model}/infer", json.dumps(body).encode(), headers).status
 
 
-def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]:
-    """Return the access log's lines that contain ``mark`` as soon as there are ``wanted`` of
-    them."""
+def lines(gateway: Infergate, count: int, mark: str) -> list[dict[str, object]]:
+    """Wait for ``count`` log lines that contain ``mark``, and return them parsed."""
 
-    def found() -> list[str]:
+    def matching() -> list[str]:
         complete, _, _ = gateway.log.read_text().rpartition("\n")
         return [line for line in complete.splitlines() if mark in line]
 
-    until(lambda: len(found()) >= wanted, f"{wanted} lines with {mark}")
-    return [json.loads(line) for line in found()]
+    until(lambda: len(matching()) >= count, f"{count} lines with {mark}")
+    return [json.loads(line) for line in matching()]
 
 
-def test_all_log_lines_are_json(gateway: Infergate) -> None:
+def test_a_reload_by_sighup_is_logged_as_json(gateway: Infergate) -> None:
     os.kill(gateway.pid, signal.SIGHUP)
     (line,) = lines(gateway, 1, "SIGHUP")
     assert (line["event"], line["level"], line["logger"]) == ("config_loaded", "INFO", "infergate")
@@ -65,7 +64,7 @@ SECRET = "SECRET-4711"
 
 
 def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
-    """An error names the wrong part of a request, but never quotes its data."""
+    """An error names the invalid part of a request, but never quotes its data."""
     secrets = {
         "authorization": f"Bearer {SECRET}",
         "x-api-key": SECRET,
@@ -74,33 +73,33 @@ def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
     }
     head = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"BYTES","parameters":'
     text = json.dumps([SECRET])
-    first = b'{"inputs":[{"name":"INPUT0","shape":%s,"datatype":"%s","data":%s}]}'
+    template = b'{"inputs":[{"name":"INPUT0","shape":%s,"datatype":"%s","data":%s}]}'
     bodies = [
-        first % (b"[1]", b"BYTES", text.encode()),
-        first % (b"[2]", b"BYTES", text.encode()),  # too few elements
-        first % (b"[1]", b"FP32", text.encode()),  # text instead of a number
-        first % (b"[1]", b"BOOL", text.encode()),
-        first % (b"[1]", b"BYTES", text.encode()[:-1]),  # invalid JSON
-        first % (b"[1]", b"BYTES", b'{"a":' + text.encode() + b"}"),
+        template % (b"[1]", b"BYTES", text.encode()),
+        template % (b"[2]", b"BYTES", text.encode()),  # too few elements
+        template % (b"[1]", b"FP32", text.encode()),  # text instead of a number
+        template % (b"[1]", b"BOOL", text.encode()),
+        template % (b"[1]", b"BYTES", text.encode()[:-1]),  # invalid JSON
+        template % (b"[1]", b"BYTES", b'{"a":' + text.encode() + b"}"),
         head + b'{"binary_data_size":15}}]}\x0b\0\0\0' + SECRET.encode(),
         SECRET.encode(),
     ]
-    count = 0
+    number = 0
     for body in bodies:
         for path in ("/v2/models/identity/infer", "/v2/models/identity/generate"):
-            for more in ({}, {"inference-header-content-length": str(len(head) + 26)}):
-                mark = {"x-request-id": f"leak-{count}"}
-                post(gateway.http, f"{path}?key={SECRET}", body, secrets | more | mark)
-                count += 1
+            for extra in ({}, {"inference-header-content-length": str(len(head) + 26)}):
+                mark = {"x-request-id": f"leak-{number}"}
+                post(gateway.http, f"{path}?key={SECRET}", body, secrets | extra | mark)
+                number += 1
     last = {"x-request-id": "leak-last"}
     post(gateway.http, f"/nowhere?key={SECRET}", b"", secrets | last)
-    lines(gateway, count + 1, '"leak-')
+    lines(gateway, number + 1, '"leak-')
     assert SECRET not in gateway.log.read_text()
 
 
 def test_an_error_returns_the_request_id(gateway: Infergate) -> None:
-    path, given = "/v2/models/none/infer", {"x-request-id": "given-1"}
-    assert post(gateway.http, path, b"{}", given).headers["x-request-id"] == "given-1"
+    path, headers = "/v2/models/none/infer", {"x-request-id": "given-1"}
+    assert post(gateway.http, path, b"{}", headers).headers["x-request-id"] == "given-1"
     own = post(gateway.http, path, b"{}").headers["x-request-id"]
     (line,) = lines(gateway, 1, f'"{own}"')
     assert (line["outcome"], line["event"]) == ("not_found", "request")
@@ -111,8 +110,8 @@ def test_health_and_readiness(gateway: Infergate) -> None:
     assert get(gateway.admin, "/healthz").status == 200
     assert get(gateway.admin, "/readyz").status == 200
     for name in ("live", "ready"):
-        answer = get(gateway.http, f"/v2/health/{name}")
-        assert (answer.status, answer.json) == (200, {name: True})
+        response = get(gateway.http, f"/v2/health/{name}")
+        assert (response.status, response.json) == (200, {name: True})
 
 
 def test_the_data_port_has_no_admin_endpoints(gateway: Infergate) -> None:
@@ -121,9 +120,9 @@ def test_the_data_port_has_no_admin_endpoints(gateway: Infergate) -> None:
 
 
 def test_models_are_listed(gateway: Infergate) -> None:
-    answer = get(gateway.http, "/v2/models")
-    assert answer.status == 200
-    assert set(answer.json["models"]) == {"simple", "identity"}
+    response = get(gateway.http, "/v2/models")
+    assert response.status == 200
+    assert set(response.json["models"]) == {"simple", "identity"}
 
 
 def test_metrics_are_labelled_from_the_config_only(gateway: Infergate) -> None:
@@ -168,7 +167,7 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_check_reports_every_mistake_with_its_line(tmp_path: Path) -> None:
+def test_check_reports_every_error_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(
         "backends:\n"
@@ -178,9 +177,9 @@ def test_check_reports_every_mistake_with_its_line(tmp_path: Path) -> None:
         "routes:\n"
         "  - {model: a, backend: tritn}\n"
     )
-    done = run("--config", str(file), "--check")
-    assert done.returncode == 2
-    for words in (
+    completed = run("--config", str(file), "--check")
+    assert completed.returncode == 2
+    for text in (
         "routes.yaml:3: backends.triton.protocol",
         "did you mean 'v2-grpc'",
         "routes.yaml:4: backends.triton.endpoint",
@@ -188,18 +187,18 @@ def test_check_reports_every_mistake_with_its_line(tmp_path: Path) -> None:
         "routes.yaml:6: routes[0].backend",
         "did you mean 'triton'",
     ):
-        assert words in done.stderr
+        assert text in completed.stderr
 
 
 def test_check_of_a_valid_file_opens_no_port(tmp_path: Path) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(DEMO)
-    done = run("--config", str(file), "--check")
-    assert done.returncode == 0
-    assert "ident*" in done.stdout
+    completed = run("--config", str(file), "--check")
+    assert completed.returncode == 0
+    assert "ident*" in completed.stdout
 
 
-def test_a_taken_address_is_an_error_that_names_it(gateway: Infergate, tmp_path: Path) -> None:
+def test_an_address_in_use_is_named_in_the_error(gateway: Infergate, tmp_path: Path) -> None:
     for name in ("http", "grpc"):
         http_port, admin_port = free_ports(2)
         own = {"http": f"127.0.0.1:{http_port}", "grpc": "127.0.0.1:0"}
@@ -210,15 +209,15 @@ def test_a_taken_address_is_an_error_that_names_it(gateway: Infergate, tmp_path:
             f"  grpc: {{address: '{own['grpc']}'}}\n"
             f"  admin: {{address: '127.0.0.1:{admin_port}'}}\n{DEMO}"
         )
-        done = run("--config", str(file))
-        assert done.returncode == 1
-        assert own[name] in done.stderr
+        completed = run("--config", str(file))
+        assert completed.returncode == 1
+        assert own[name] in completed.stderr
 
 
-def test_a_missing_file_is_a_wrong_configuration(tmp_path: Path) -> None:
-    done = run("--config", str(tmp_path / "none.yaml"))
-    assert done.returncode == 2
-    assert "none.yaml" in done.stderr
+def test_a_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
+    completed = run("--config", str(tmp_path / "none.yaml"))
+    assert completed.returncode == 2
+    assert "none.yaml" in completed.stderr
 
 
 SLOW = """
@@ -229,8 +228,8 @@ routes:
 """
 
 
-class ByHand(NamedTuple):
-    """A gateway that a test ends by itself. ``data`` and ``admin`` are ``host:port``."""
+class ManagedGateway(NamedTuple):
+    """A gateway process that the test itself stops. ``data`` and ``admin`` are ``host:port``."""
 
     process: subprocess.Popen[str]
     data: str
@@ -238,7 +237,7 @@ class ByHand(NamedTuple):
 
 
 @contextmanager
-def started_by_hand(folder: Path, config: str) -> Iterator[ByHand]:
+def started_process(folder: Path, config: str) -> Iterator[ManagedGateway]:
     ports = free_ports(3)
     file = folder / "routes.yaml"
     file.write_text(LISTENERS.format(*ports) + config)
@@ -251,7 +250,7 @@ def started_by_hand(folder: Path, config: str) -> Iterator[ByHand]:
             assert process.stdout is not None
             while "admin" not in process.stdout.readline():
                 assert process.poll() is None
-            yield ByHand(process, f"127.0.0.1:{ports[2]}", f"127.0.0.1:{ports[0]}")
+            yield ManagedGateway(process, f"127.0.0.1:{ports[2]}", f"127.0.0.1:{ports[0]}")
         finally:
             process.kill()
 
@@ -260,10 +259,10 @@ def test_readiness_fails_first_and_a_second_signal_exits_immediately(
     tmp_path: Path,
 ) -> None:
     config = "drain: {delay: 60s, timeout: 60s}\n" + DEMO
-    with started_by_hand(tmp_path, config) as (process, data, admin):
+    with started_process(tmp_path, config) as (process, data, admin):
         assert get(admin, "/readyz").status == 200
         os.kill(process.pid, signal.SIGTERM)
-        until(lambda: get(admin, "/readyz").status == 503, "it is not ready")
+        until(lambda: get(admin, "/readyz").status == 503, "the gateway is not ready")
         assert infer(data, "identity") == 200
         assert get(data, "/v2/health/ready").status == 400
         os.kill(process.pid, signal.SIGTERM)
@@ -273,14 +272,14 @@ def test_readiness_fails_first_and_a_second_signal_exits_immediately(
 def test_sigterm_completes_requests_and_exits_cleanly(triton: Triton, tmp_path: Path) -> None:
     results: list[object] = []
     config = "drain: {delay: 0s, timeout: 20s}\n" + SLOW.format(grpc=triton.grpc)
-    with started_by_hand(tmp_path, config) as (process, data, admin):
+    with started_process(tmp_path, config) as (process, data, admin):
 
         def send_request() -> None:
             with client("http", data, "") as triton_client:
-                one = triton_client.input("INPUT0", np.array([1], np.int32), "INT32")
+                tensor = triton_client.input("INPUT0", np.array([1], np.int32), "INT32")
                 seconds = triton_client.input("SECONDS", np.array([1.0], np.float32), "FP32")
                 results.append(
-                    triton_client.infer("slow", [one, seconds]).as_numpy("OUTPUT0").tolist()
+                    triton_client.infer("slow", [tensor, seconds]).as_numpy("OUTPUT0").tolist()
                 )
 
         thread = threading.Thread(target=send_request)

@@ -1,5 +1,5 @@
-"""A sink or mirror that accepts connections and never responds fails no request. The events or
-copies that wait for it hold at most a quarter of ``limits.in_flight_bytes``."""
+"""Tests that a sink or mirror that accepts connections but never responds fails no request, and
+that waiting events or copies hold at most a quarter of ``limits.in_flight_bytes``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infergate.core.limits import MIB
 BUDGET = 24 * MIB
 LOG = "payload_log: {}"
 MIRROR = "mirror: {backend: silent, max_requests: 1000}"
-COMPARED = "mirror: {backend: silent, max_requests: 1000, compare: {}}"
+COMPARED_MIRROR = "mirror: {backend: silent, max_requests: 1000, compare: {}}"
 COPIES = "infergate_mirrored_requests_total", {"outcome": "dropped"}
 EVENTS = "infergate_payload_events_total", {"result": "dropped"}
 
@@ -50,10 +50,10 @@ def infer(gateway: Infergate, size: int) -> int:
     [
         (LOG, [EVENTS]),
         (MIRROR, [COPIES]),
-        (COMPARED, [COPIES]),
+        (COMPARED_MIRROR, [COPIES]),
         (f"{LOG}, {MIRROR}", [EVENTS, COPIES]),
     ],
-    ids=["log", "mirror", "comparison", "both"],
+    ids=["log", "mirror", "comparison", "log and mirror"],
 )
 def test_requests_are_served_while_a_sink_or_mirror_hangs(
     features: str, dropped: list[tuple[str, dict[str, str]]]

@@ -1,4 +1,4 @@
-"""Tests a real tritonclient → infergate → real MLServer and KServe, over both V2 protocols.
+"""Tests a real tritonclient through infergate to real MLServer and KServe over both V2 protocols.
 
 MLServer has no binary REST. KServe rejects versions over REST, and its gRPC responses have typed
 contents. The gateway hides these differences from tritonclient."""
@@ -47,22 +47,22 @@ def gateway(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
         yield running
 
 
-def forms(triton_client: Client) -> tuple[bool, ...]:
+def binary_options(triton_client: Client) -> tuple[bool, ...]:
     return (True, False) if triton_client.http else (True,)
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_sum_and_difference(triton_client: Client, server: str) -> None:
     a, b = np.arange(32, dtype=np.int32).reshape(2, 16), np.ones((2, 16), np.int32)
-    for binary in forms(triton_client):
+    for binary in binary_options(triton_client):
         inputs = [
             triton_client.input("INPUT0", a, "INT32", binary=binary),
             triton_client.input("INPUT1", b, "INT32", binary=binary),
         ]
-        answer = triton_client.infer(f"{server}.simple", inputs, request_id="mine")
-        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), a + b)
-        np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - b)
-        response = answer.get_response()
+        result = triton_client.infer(f"{server}.simple", inputs, request_id="mine")
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), a + b)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - b)
+        response = result.get_response()
         assert (response["id"] if triton_client.http else response.id) == "mine"
         assert (
             response["model_name"] if triton_client.http else response.model_name
@@ -96,23 +96,23 @@ def test_each_datatype(triton_client: Client, server: str, datatype: str) -> Non
 def test_classes_are_computed_by_the_gateway(triton_client: Client, server: str) -> None:
     """Neither server supports classes."""
     a = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
-    for binary in forms(triton_client):
+    for binary in binary_options(triton_client):
         inputs = [triton_client.input(f"INPUT{i}", a, "INT32", binary=binary) for i in range(2)]
         outputs = [
             triton_client.output("OUTPUT0", binary=binary, classes=2),
             triton_client.output("OUTPUT1", binary=binary),
         ]
-        answer = triton_client.infer(f"{server}.simple", inputs, outputs=outputs)
-        response = [
+        result = triton_client.infer(f"{server}.simple", inputs, outputs=outputs)
+        labels = [
             [x if isinstance(x, str) else x.decode() for x in row]
-            for row in answer.as_numpy("OUTPUT0")
+            for row in result.as_numpy("OUTPUT0")
         ]
         best = np.argsort(-a, axis=1)[:, :2]
-        assert response == [
+        assert labels == [
             [f"{2 * row[i]}:{i}:{'abcdefghijklmnop'[i]}" for i in positions]
             for row, positions in zip(a, best, strict=True)
         ]
-        np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), a - a)
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - a)
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -147,11 +147,11 @@ def test_the_gateway_is_ready_if_all_servers_are(triton_client: Client) -> None:
     assert triton_client.is_server_ready()
 
 
-MARKED = {"content_type": "base64"}
+BASE64 = {"content_type": "base64"}
 
 
 @pytest.mark.parametrize(
-    ("server", "datatype", "given", "expected"),
+    ("server", "datatype", "data", "expected"),
     [
         *((each, "FP32", [1.5, None, "Infinity", "-Infinity"], None) for each in SERVERS),
         *((each, "BYTES", "plain", ["plain"]) for each in SERVERS),
@@ -162,19 +162,19 @@ MARKED = {"content_type": "base64"}
         ("kserve.rest", "BYTES", ["cGxhaW4="], ["plain"]),
     ],
 )
-def test_null_booleans_and_base64_of_different_servers(
-    gateway: Infergate, server: str, datatype: str, given: Any, expected: list[str] | None
+def test_null_infinity_and_base64_of_different_servers(
+    gateway: Infergate, server: str, datatype: str, data: Any, expected: list[str] | None
 ) -> None:
-    """MLServer accepts null, and other servers accept words. Neither decodes the base64 marker."""
-    parameters = MARKED if isinstance(given, list) and datatype == "BYTES" else {}
-    shape = [len(given) if isinstance(given, list) else 1]
-    tensor = {"name": "INPUT0", "datatype": datatype, "shape": shape, "data": given}
+    """MLServer accepts null; other servers accept words. No server decodes base64."""
+    parameters = BASE64 if isinstance(data, list) and datatype == "BYTES" else {}
+    shape = [len(data) if isinstance(data, list) else 1]
+    tensor = {"name": "INPUT0", "datatype": datatype, "shape": shape, "data": data}
     request = urllib.request.Request(
         f"http://{gateway.http}/v2/models/{server}.identity/infer",
         json.dumps({"inputs": [tensor | {"parameters": parameters}]}).encode(),
     )
-    with urllib.request.urlopen(request) as answer:
-        (output,) = json.load(answer)["outputs"]
+    with urllib.request.urlopen(request) as result:
+        (output,) = json.load(result)["outputs"]
     if expected is None:
         nan, *others = (float("nan" if x is None else x) for x in output["data"][1:])
         assert math.isnan(nan)

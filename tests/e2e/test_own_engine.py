@@ -1,5 +1,4 @@
-"""Tests ``engine: own`` in a whole gateway, with all options of real clients and with other HTTP/2
-tools."""
+"""Tests ``engine: own`` with all gRPC options of a real client and with other HTTP/2 tools."""
 
 from __future__ import annotations
 
@@ -17,22 +16,22 @@ from faults.watch import alive, logged_bugs
 
 CONFIG = """
 backends:
-  ours: {{protocol: builtin}}
-  again: {{protocol: v2-grpc, endpoints: ["grpc://{own}"], profile: infergate}}
+  demo: {{protocol: builtin}}
+  inner: {{protocol: v2-grpc, endpoints: ["grpc://{own}"], profile: infergate}}
 routes:
-  - {{model: '/again\\.(.+)/', backend: again, rewrite: {{model: '\\1'}}}}
-  - {{model: "*", backend: ours}}
+  - {{model: '/inner\\.(.+)/', backend: inner, rewrite: {{model: '\\1'}}}}
+  - {{model: "*", backend: demo}}
 limits: {{body: 80MiB}}
 readiness: lenient
 """
-INNER = 'backends: {ours: {protocol: builtin}}\nroutes: [{model: "*", backend: ours}]\n'
-TALL = "limits: {body: 80MiB}\n"
+INNER = 'backends: {demo: {protocol: builtin}}\nroutes: [{model: "*", backend: demo}]\n'
+LARGE_BODIES = "limits: {body: 80MiB}\n"
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Infergate]:
     with (
-        started_infergate(INNER + TALL, engine="own") as inner,
+        started_infergate(INNER + LARGE_BODIES, engine="own") as inner,
         started_infergate(CONFIG.format(own=inner.grpc), engine="own") as outer,
     ):
         yield outer
@@ -49,26 +48,26 @@ def tensors(size: int = 4) -> list[triton.InferInput]:
     return created
 
 
-@pytest.mark.parametrize("model", ["identity", "again.identity"])
+@pytest.mark.parametrize("model", ["identity", "inner.identity"])
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
 @pytest.mark.parametrize("size", [4, 3_000_000])
 def test_tritonclient(gateway: Infergate, model: str, compression: str | None, size: int) -> None:
     options = triton.KeepAliveOptions(keepalive_time_ms=1000, keepalive_permit_without_calls=True)
     with triton.InferenceServerClient(gateway.grpc, keepalive_options=options) as client:
-        answer = client.infer(
+        result = client.infer(
             model,
             tensors(size),
             client_timeout=30,
             compression_algorithm=compression,
             headers={"x-request-id": "mine"},
         )
-        assert (answer.as_numpy("OUTPUT0") == np.arange(size, dtype=np.uint8)).all()
+        assert (result.as_numpy("OUTPUT0") == np.arange(size, dtype=np.uint8)).all()
 
 
 def test_32_mib_each_way_through_two_gateways(gateway: Infergate) -> None:
     with triton.InferenceServerClient(gateway.grpc) as client:
-        answer = client.infer("again.identity", tensors(32 << 20), client_timeout=60)
-        assert answer.as_numpy("OUTPUT1").size == 32 << 20
+        result = client.infer("inner.identity", tensors(32 << 20), client_timeout=60)
+        assert result.as_numpy("OUTPUT1").size == 32 << 20
 
 
 def test_h2load(gateway: Infergate, tmp_path: object) -> None:
@@ -78,14 +77,14 @@ def test_h2load(gateway: Infergate, tmp_path: object) -> None:
     body = f"{tmp_path}/body"
     with open(body, "wb") as file:  # noqa: PTH123
         file.write(bytes(5))  # ServerLive
-    done = subprocess.run(
+    completed = subprocess.run(
         [
             tool, "-n3000", "-c10", "-m50", f"-d{body}", "-Hcontent-type: application/grpc",
             "-Hte: trailers", f"http://{gateway.grpc}{INFER.replace('ModelInfer', 'ServerLive')}",
         ],
         check=True, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    assert "3000 succeeded, 0 failed, 0 errored" in done.stdout
+    assert "3000 succeeded, 0 failed, 0 errored" in completed.stdout
 
 
 def test_curl(gateway: Infergate, tmp_path: object) -> None:
@@ -97,9 +96,9 @@ def test_curl(gateway: Infergate, tmp_path: object) -> None:
     kinds = [("application/grpc", "200", "0"), ("text/html", "415", "2")]
     for kind, status, code in kinds:
         headers = ["-H", f"content-type: {kind}", "-H", "te: trailers"]
-        done = subprocess.run(
+        completed = subprocess.run(
             [*requests, *headers], input=bytes(5), check=False, capture_output=True, timeout=30
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(f"HTTP/2 {status}".encode())
-        assert f"grpc-status: {code}".encode() in done.stdout
+        assert completed.returncode == 0, completed.stderr
+        assert completed.stdout.startswith(f"HTTP/2 {status}".encode())
+        assert f"grpc-status: {code}".encode() in completed.stdout

@@ -61,12 +61,12 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
         assert call(rpc_channel, message()).code is grpc.StatusCode.OK
         before = watch.descriptors(gateway.pid), watch.metric(gateway, "infergate_tasks")
         with watch.limited_growth(gateway.pid, 200 * watch.MIB):
-            go = threading.Event()
-            opened = [
-                rpc_channel.stream_stream(STREAM)(_said(go), timeout=5 * watch.SECONDS)
+            proceed = threading.Event()
+            streams = [
+                rpc_channel.stream_stream(STREAM)(two_messages(proceed), timeout=5 * watch.SECONDS)
                 for _ in range(STREAMS)
             ]
-            for each in opened:
+            for each in streams:
                 next(each)
             request = rpc_channel.unary_unary(INFER)
             pending = [
@@ -75,14 +75,14 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
             ]
             watch.until(
                 lambda: watch.metric(gateway, "infergate_in_flight_requests") >= UNARY,
-                "all are under way",
+                "all requests are in progress",
                 3 * watch.SECONDS,
             )
             assert watch.metric(gateway, "infergate_open_streams") == STREAMS
             rpc.release.set()
             assert len({each.result() for each in pending}) == 1
-            go.set()
-            assert [len(list(each)) for each in opened] == [1] * STREAMS
+            proceed.set()
+            assert [len(list(each)) for each in streams] == [1] * STREAMS
     rpc.respond = quick
     watch.until(
         lambda: (
@@ -91,14 +91,14 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
             and watch.metric(gateway, "infergate_in_flight_requests") == 0
             and watch.metric(gateway, "infergate_open_streams") == 0
         ),
-        "all is given back",
+        "all resources are released",
     )
 
 
-def _said(go: threading.Event) -> Iterator[bytes]:
+def two_messages(proceed: threading.Event) -> Iterator[bytes]:
     """Send a message now, and another message after all other calls."""
     yield message()
-    go.wait(5 * watch.SECONDS)
+    proceed.wait(5 * watch.SECONDS)
     yield message()
 
 
@@ -109,7 +109,7 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
     request += h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message()))
     before = watch.descriptors(gateway.pid)
 
-    def one(number: int) -> bool:
+    def complete_call(number: int) -> bool:
         with Client(gateway.grpc) as client:
             client.send(hello + request)
             if number % 3 == 0:
@@ -121,7 +121,7 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
             )
 
     with watch.limited_growth(gateway.pid, 64 * watch.MIB), ThreadPoolExecutor(20) as threads:
-        assert all(threads.map(one, range(1000)))
+        assert all(threads.map(complete_call, range(1000)))
     watch.until(lambda: watch.descriptors(gateway.pid) <= before, "all connections are closed")
     watch.until(
         lambda: watch.metric(gateway, "infergate_in_flight_requests") == 0,
@@ -129,7 +129,7 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
     )
 
 
-# ---- servers that come and go
+# ---- servers that stop and restart
 
 
 class Callers:
@@ -189,9 +189,10 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
         channel(gateway.grpc) as rpc_channel,
         Callers(gateway.grpc, message()) as callers,
     ):
-        go = threading.Event()
+        proceed = threading.Event()
         streams = [
-            rpc_channel.stream_stream(STREAM)(_said(go), timeout=watch.SECONDS) for _ in range(20)
+            rpc_channel.stream_stream(STREAM)(two_messages(proceed), timeout=watch.SECONDS)
+            for _ in range(20)
         ]
         for each in streams:
             next(each)
@@ -209,7 +210,7 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
             with contextlib.suppress(grpc.RpcError):
                 list(each)
             assert each.code() in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
-        go.set()
+        proceed.set()
         watch.until(lambda: not watch.alive(gateway), "the process has ended")
         assert watch.logged_bugs(gateway) == ""
     rpc.respond = quick
@@ -219,23 +220,23 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
 # ---- long messages
 
 
-@pytest.mark.parametrize("carrier", ["grpc", "http"])
+@pytest.mark.parametrize("transport", ["grpc", "http"])
 @pytest.mark.parametrize("model", ["identity", "depot", "nobody", "nothing"])
 def test_long_messages_are_released(
-    gateway: Infergate, rpc: RpcBackend, carrier: str, model: str
+    gateway: Infergate, rpc: RpcBackend, transport: str, model: str
 ) -> None:
     """After eight calls with various outcomes, the cyclic garbage collector finds nothing."""
     size = 16 * watch.MIB
-    module: Any = tritonclient.grpc if carrier == "grpc" else tritonclient.http
+    module: Any = tritonclient.grpc if transport == "grpc" else tritonclient.http
     tensor = module.InferInput("INPUT0", [size // 4], "FP32")
     tensor.set_data_from_numpy(np.zeros(size // 4, np.float32))
     quick = rpc.respond
     rpc.respond = lambda message, context: context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
     before = 0
-    with module.InferenceServerClient(getattr(gateway, carrier)) as client:
+    with module.InferenceServerClient(getattr(gateway, transport)) as client:
         for _ in range(9):
             with contextlib.suppress(InferenceServerException):
                 client.infer(model, [tensor])
-            before = before or watch.resident(gateway.pid)  # when all is loaded
+            before = before or watch.resident(gateway.pid)  # after all modules are loaded
     rpc.respond = quick
     watch.until(lambda: watch.resident(gateway.pid) < before + 4 * size, "everything is released")

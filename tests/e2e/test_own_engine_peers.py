@@ -38,7 +38,7 @@ models:
   depot-slow: *model
 readiness: lenient
 """
-PASSING = """
+PROXIED = """
 backends:
   proxy: {{protocol: v2-grpc, endpoints: ["grpc://{proxy}"], profile: infergate}}
 routes: [{{model: "*", backend: proxy}}]
@@ -63,16 +63,16 @@ def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
     body.write_bytes(h2.message(message(100_000)))
     options = ["-v", "-n", "-m5", "-w10", "-W12", "-b200", f"-d{body}"]
     headers = ["-Hcontent-type: application/grpc", "-Hte: trailers"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [tool, *options, *headers, f"http://{gateway.grpc}{INFER}"],
         check=True,
         capture_output=True,
         text=True,
         timeout=100,
     )
-    assert done.stdout.count("grpc-status: 0") == 5, done.stdout[-3000:]
-    assert "recv GOAWAY" not in done.stdout
-    assert "recv RST_STREAM" not in done.stdout
+    assert completed.stdout.count("grpc-status: 0") == 5, completed.stdout[-3000:]
+    assert "recv GOAWAY" not in completed.stdout
+    assert "recv RST_STREAM" not in completed.stdout
 
 
 # ---- grpclib
@@ -84,13 +84,13 @@ def grpclib_result(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> o
     rpc.respond = lambda message, context: (
         rpc.wait(message, context) if b"slow" in message else quick(message, context)
     )
-    reported = {
+    messages = {
         "good": message(),
         "large": message(3_000_000),
         "unknown": message(model="né"),
         "slow": infer_message("depot-slow"),
     }
-    return grpclib_report(grpclib, gateway.grpc, reported)
+    return grpclib_report(grpclib, gateway.grpc, messages)
 
 
 def test_grpclib_as_a_client(grpclib_result: dict[str, object]) -> None:
@@ -128,8 +128,8 @@ def test_grpclib_as_a_server(grpclib: Installed) -> None:
         late = call(rpc_channel, infer_message("depot-slow"), timeout=0.3)
         assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
         stream = rpc_channel.stream_stream(STREAM)
-        got = list(stream(iter([infer_message("depot")] * 20), timeout=SECONDS))
-        assert len(got) == 20
+        responses = list(stream(iter([infer_message("depot")] * 20), timeout=SECONDS))
+        assert len(responses) == 20
         assert logged_bugs(running) == ""
 
 
@@ -151,7 +151,7 @@ def _through_envoy(
         return
     with (
         envoy(gateway.http, gateway.grpc, folder) as proxy,
-        started_infergate(PASSING.format(proxy=proxy.grpc), engine="own") as running,
+        started_infergate(PROXIED.format(proxy=proxy.grpc), engine="own") as running,
     ):
         yield running.grpc
         assert logged_bugs(running) == ""
@@ -170,8 +170,8 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
     quick = rpc.respond
     with channel(through_envoy) as rpc_channel:
         method = rpc_channel.unary_unary(INFER)
-        zipped = call(rpc_channel, message(300_000), compression=grpc.Compression.Gzip)
-        assert zipped.code is grpc.StatusCode.OK
+        compressed = call(rpc_channel, message(300_000), compression=grpc.Compression.Gzip)
+        assert compressed.code is grpc.StatusCode.OK
         assert len(call(rpc_channel, message(8_000_000)).message) > 16_000_000
         unknown = call(rpc_channel, message(model="né"))
         assert unknown.code is grpc.StatusCode.NOT_FOUND
@@ -189,9 +189,9 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
         assert rpc.cancelled.wait(SECONDS), "the deadline is forwarded"
         rpc.entered.clear()
         rpc.cancelled.clear()
-        given_up = method.future(infer_message("depot"), timeout=SECONDS)
+        cancelled = method.future(infer_message("depot"), timeout=SECONDS)
         assert rpc.entered.wait(SECONDS)
-        given_up.cancel()
+        cancelled.cancel()
         assert rpc.cancelled.wait(SECONDS), "the cancellation is forwarded"
         rpc.respond = quick
         assert call(rpc_channel, infer_message("depot")).code is grpc.StatusCode.OK
@@ -223,12 +223,12 @@ def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path
 @pytest.mark.peers
 @pytest.mark.parametrize("size", [1, 50_000])
 def test_envoy_streams(through_envoy: str, size: int) -> None:
-    whole = message(size)
+    request = message(size)
     with channel(through_envoy) as rpc_channel:
         streams = [
-            rpc_channel.stream_stream(STREAM)(iter([whole] * 10), timeout=SECONDS)
+            rpc_channel.stream_stream(STREAM)(iter([request] * 10), timeout=SECONDS)
             for _ in range(20)
         ]
         for each in streams:
-            answers = [pb.ModelStreamInferResponse.FromString(one) for one in each]
-            assert [one.error_message for one in answers] == [""] * 10
+            responses = [pb.ModelStreamInferResponse.FromString(response) for response in each]
+            assert [response.error_message for response in responses] == [""] * 10

@@ -1,4 +1,4 @@
-"""Tests tritonclient over gRPC with all its options → infergate with ``engine: own`` → a real
+"""Tests all options of tritonclient over gRPC through infergate with ``engine: own`` to a real
 Triton."""
 
 from __future__ import annotations
@@ -54,21 +54,23 @@ def slow(seconds: float) -> list[tc.InferInput]:
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("size", [1, 3 * MIB])
 def test_all_call_styles(gateway: Infergate, compression: str | None, size: int) -> None:
-    got: queue.Queue[Any] = queue.Queue()
+    results: queue.Queue[Any] = queue.Queue()
 
-    def hand(result: Any, error: Any) -> None:
-        got.put(result if error is None else error)
+    def put_result(result: Any, error: Any) -> None:
+        results.put(result if error is None else error)
 
     with tc.InferenceServerClient(gateway.grpc) as client:
         response = client.infer("id_UINT8", identity(size), compression_algorithm=compression)
         assert (response.as_numpy("OUTPUT0") == numbers(size)).all()
         for _ in range(10):
-            client.async_infer("id_UINT8", identity(size), hand, compression_algorithm=compression)
-        client.start_stream(hand, compression_algorithm=compression)
+            client.async_infer(
+                "id_UINT8", identity(size), put_result, compression_algorithm=compression
+            )
+        client.start_stream(put_result, compression_algorithm=compression)
         for _ in range(10):
             client.async_stream_infer("id_UINT8", identity(size))
         for _ in range(20):
-            response = got.get(timeout=SECONDS)
+            response = results.get(timeout=SECONDS)
             assert not isinstance(response, Exception), str(response)
             assert (response.as_numpy("OUTPUT0") == numbers(size)).all()
         client.stop_stream()
@@ -96,10 +98,10 @@ async def test_the_asyncio_client(gateway: Infergate, compression: str | None) -
         assert sorted(sizes) == list(range(1, 11))
 
 
-@pytest.mark.parametrize("every", [50, 1000])
-def test_pings_during_a_call(gateway: Infergate, every: int) -> None:
+@pytest.mark.parametrize("interval_ms", [50, 1000])
+def test_pings_during_a_call(gateway: Infergate, interval_ms: int) -> None:
     """grpcio's client limits the pings that it sends."""
-    options = tc.KeepAliveOptions(every, 1000, True, 0)
+    options = tc.KeepAliveOptions(interval_ms, 1000, True, 0)
     with tc.InferenceServerClient(gateway.grpc, keepalive_options=options) as client:
         assert client.infer("slow", slow(1.5), client_timeout=30).as_numpy("OUTPUT0")[0] == 7
 

@@ -15,22 +15,22 @@ import tritonclient.http as triton
 from e2e.running import Infergate, started_infergate
 from faults.watch import alive, logged_bugs
 
-INNER = 'backends: {ours: {protocol: builtin}}\nroutes: [{model: "*", backend: ours}]\n'
+INNER = 'backends: {demo: {protocol: builtin}}\nroutes: [{model: "*", backend: demo}]\n'
 OUTER = """
 backends:
-  again: {{protocol: v2-rest, endpoints: ["http://{inner}"], profile: infergate}}
+  inner: {{protocol: v2-rest, endpoints: ["http://{inner}"], profile: infergate}}
 routes:
-  - {{model: "*", backend: again}}
+  - {{model: "*", backend: inner}}
 """
-TALL = "limits: {body: 80MiB}\n"
+LARGE_BODIES = "limits: {body: 80MiB}\n"
 PATH = "/v2/models/identity/infer"
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Infergate]:
     with (
-        started_infergate(INNER + TALL, engine="own") as inner,
-        started_infergate(OUTER.format(inner=inner.http) + TALL, engine="own") as outer,
+        started_infergate(INNER + LARGE_BODIES, engine="own") as inner,
+        started_infergate(OUTER.format(inner=inner.http) + LARGE_BODIES, engine="own") as outer,
     ):
         yield outer
         for each in (inner, outer):
@@ -54,20 +54,20 @@ def body(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("binary", [True, False])
 def test_tritonclient(gateway: Infergate, compression: str | None, size: int, binary: bool) -> None:
     size = size if binary else min(size, 30_000)
-    result = np.arange(size, dtype=np.uint8)
+    array = np.arange(size, dtype=np.uint8)
     tensors = []
     for name in ("INPUT0", "INPUT1"):
         tensors.append(triton.InferInput(name, [size], "UINT8"))
-        tensors[-1].set_data_from_numpy(result, binary_data=binary)
+        tensors[-1].set_data_from_numpy(array, binary_data=binary)
     with triton.InferenceServerClient(gateway.http) as client:
         for _ in range(2):
-            answer = client.infer(
+            result = client.infer(
                 "identity",
                 tensors,
                 request_compression_algorithm=compression,
                 response_compression_algorithm=compression,
             )
-            assert (answer.as_numpy("OUTPUT0") == result).all()
+            assert (result.as_numpy("OUTPUT0") == array).all()
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_curl(gateway: Infergate, body: Path, options: tuple[str, ...]) -> None:
     tool = shutil.which("curl")
     if tool is None:
         pytest.skip("curl is not installed")
-    done = subprocess.run(
+    completed = subprocess.run(
         [
             tool, "--silent", "--show-error", "--fail", *options, "--data-binary", f"@{body}",
             f"http://{gateway.http}{PATH}",
         ],
         check=True, capture_output=True, timeout=100,
     )  # fmt: skip
-    assert json.loads(done.stdout)["outputs"][0]["data"] == [7] * 100_000
+    assert json.loads(completed.stdout)["outputs"][0]["data"] == [7] * 100_000
 
 
 def test_h2load(gateway: Infergate, tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_h2load(gateway: Infergate, tmp_path: Path) -> None:
     ]
     file = tmp_path / "tiny"
     file.write_text(json.dumps({"inputs": inputs}))
-    done = subprocess.run(
+    completed = subprocess.run(
         [tool, "--h1", "-n3000", "-c10", f"-d{file}", f"http://{gateway.http}{PATH}"],
         check=True, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    assert "3000 succeeded, 0 failed, 0 errored" in done.stdout
-    assert "3000 2xx" in done.stdout
+    assert "3000 succeeded, 0 failed, 0 errored" in completed.stdout
+    assert "3000 2xx" in completed.stdout

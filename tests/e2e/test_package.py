@@ -18,7 +18,7 @@ from peers.support.installed import PROJECT, Installed
 
 pytestmark = pytest.mark.timeout(900)  # pip takes minutes on a busy machine
 
-NOT_SENT = shutil.ignore_patterns(
+IGNORED_FILES = shutil.ignore_patterns(
     ".git", ".venv*", ".peers", "__pycache__", "*.egg-info", "build", "dist", ".*_cache",
     ".hypothesis", ".coverage*",
 )  # fmt: skip
@@ -40,7 +40,7 @@ print(*sorted(missing))
 def packages(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with the source, and the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("package")
-    shutil.copytree(PROJECT, folder / "project", ignore=NOT_SENT)
+    shutil.copytree(PROJECT, folder / "project", ignore=IGNORED_FILES)
     output_of(release_tools.python, "-m", "build", "-o", folder / "dist", folder / "project")
     return folder / "dist"
 
@@ -69,12 +69,12 @@ def test_the_wheel_contains_only_the_package(packages: Path) -> None:
     assert "infergate/py.typed" in names
     assert any(name.startswith(f"{information}/licenses/") for name in names)
     sources = PROJECT / "src" / "infergate"
-    there = {
+    programs = {
         f"infergate/{path.relative_to(sources).as_posix()}"
         for path in sources.rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    assert {name for name in names if name.startswith("infergate/")} == there
+    assert {name for name in names if name.startswith("infergate/")} == programs
 
 
 @pytest.mark.peers
@@ -93,11 +93,11 @@ def test_it_installs_into_an_empty_environment(
     packages: Path, release_tools: Installed, tmp_path: Path
 ) -> None:
     uv = release_tools.python.with_name("uv")
-    there = environment(tmp_path / "venv", uv, wheel_of(packages))
-    optional = output_of(there / "python", "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
+    programs = environment(tmp_path / "venv", uv, wheel_of(packages))
+    optional = output_of(programs / "python", "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
     assert set(optional) <= {"jwt", "redis", "opentelemetry", "hypothesis", "pytest"}
-    assert output_of(there / "infergate", "--version", cwd=tmp_path).startswith("infergate ")
-    output_of(there / "infergate", "--config", PROJECT / "config" / "demo.yaml", "--check")
+    assert output_of(programs / "infergate", "--version", cwd=tmp_path).startswith("infergate ")
+    output_of(programs / "infergate", "--config", PROJECT / "config" / "demo.yaml", "--check")
 
 
 @pytest.mark.peers
@@ -111,20 +111,24 @@ def test_it_runs_on_the_lowest_versions(
         "--resolution", "lowest-direct", "--python", sys.executable, "--no-header",
         "--no-annotate", "--only-binary", ":all:",
     )  # fmt: skip
-    listed = tmp_path / "lowest.txt"
-    listed.write_text(lowest)
-    there = environment(tmp_path / "venv", uv, "-r", listed)
-    python = there / "python"
+    requirements = tmp_path / "lowest.txt"
+    requirements.write_text(lowest)
+    programs = environment(tmp_path / "venv", uv, "-r", requirements)
+    python = programs / "python"
     output_of(uv, "pip", "install", "-q", "--python", python, "--no-deps", wheel_of(packages))
     output_of(uv, "pip", "check", "--python", python)
     optional = output_of(python, "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
     assert set(optional) <= {"hypothesis", "pytest"}
-    output_of(there / "infergate", "matrix", cwd=tmp_path)  # every protocol to every protocol
+    output_of(programs / "infergate", "matrix", cwd=tmp_path)  # every protocol to every protocol
     for engine in ("own", "compat"):  # the matrix opens no sockets
-        with started_infergate(EMBEDDED, engine=engine, command=(str(there / "infergate"),)) as it:
-            with urllib.request.urlopen(f"http://{it.http}/v2/models/identity/ready") as answer:
-                assert answer.status == 200
-            with grpc.insecure_channel(it.grpc) as channel:
+        with started_infergate(
+            EMBEDDED, engine=engine, command=(str(programs / "infergate"),)
+        ) as running:
+            with urllib.request.urlopen(
+                f"http://{running.http}/v2/models/identity/ready"
+            ) as response:
+                assert response.status == 200
+            with grpc.insecure_channel(running.grpc) as channel:
                 call = channel.unary_unary("/inference.GRPCInferenceService/ModelReady")
                 assert call(b"\x0a\x08identity", timeout=60) == b"\x08\x01"
 

@@ -1,4 +1,5 @@
-"""Plug-ins in a running gateway serve clients. Those that misbehave fail only their own calls."""
+"""Tests that plug-ins in a running gateway serve clients, and that faulty plug-ins fail only their
+own calls."""
 
 from __future__ import annotations
 
@@ -53,13 +54,13 @@ def gateway() -> Iterator[Infergate]:
 
 def infer(gateway: Infergate, case: str = "") -> tuple[int, Any]:
     headers = {"x-case": case} if case else {}
-    answer = post(gateway.http, "/v2/models/double/infer", BODY, headers)
-    return answer.status, answer.json if answer.status == 200 else answer.error
+    response = post(gateway.http, "/v2/models/double/infer", BODY, headers)
+    return response.status, response.json if response.status == 200 else response.error
 
 
 def test_a_model_and_a_hook_serve_rest_and_grpc(gateway: Infergate) -> None:
-    status, answer = infer(gateway)
-    assert (status, answer["outputs"][0]["data"]) == (200, [6, 9])
+    status, response = infer(gateway)
+    assert (status, response["outputs"][0]["data"]) == (200, [6, 9])
     with triton.InferenceServerClient(gateway.grpc) as client:
         x = triton.InferInput("X", [1, 2], "FP32")
         x.set_data_from_numpy(np.array([[1, 2]], np.float32))
@@ -67,20 +68,20 @@ def test_a_model_and_a_hook_serve_rest_and_grpc(gateway: Infergate) -> None:
         assert client.get_model_metadata("double").inputs[0].shape == [-1, 2]
 
 
-def test_failures_name_the_plugin_and_leave_other_requests_alone(gateway: Infergate) -> None:
+def test_failures_name_the_plugin_and_affect_no_other_request(gateway: Infergate) -> None:
     with ThreadPoolExecutor() as pool:
         failing = {
             case: [pool.submit(infer, gateway, case) for _ in range(4)]
             for case in ("hangs", "rejects", "blocks")
         }
-        served = [infer(gateway) for _ in range(5)]
+        responses = [infer(gateway) for _ in range(5)]
         results = {case: {each.result() for each in calls} for case, calls in failing.items()}
     assert results == {
         "hangs": {(504, "backend 'hangs' did not respond within 0.2 seconds")},
         "rejects": {(403, "not today")},
         "blocks": {(504, "hook 'blocks' did not respond within 0.2 seconds")},
     }
-    assert {status for status, _ in served} == {200}
+    assert {status for status, _ in responses} == {200}
     metrics = gateway.metrics()
     hanging = 'infergate_plugin_hanging_calls{kind="hook",plugin="blocks"} 4.0'
     assert hanging in metrics, "a blocked event loop ends no call"
@@ -99,15 +100,15 @@ def test_check_reports_a_missing_plugin_with_its_line(tmp_path: Path) -> None:
         + CONFIG.split("hooks:", maxsplit=1)[0]
         + "routes: [{model: a, backend: demo}]\n"
     )
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "infergate", "--config", str(file), "--check"],
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.returncode == 2
-    assert found.stderr == (
+    assert completed.returncode == 2
+    assert completed.stderr == (
         f"{file}:2: hooks.guard.hook: importing 'missing_package:Guard' failed: "
         "ModuleNotFoundError: No module named 'missing_package'\n"
     )

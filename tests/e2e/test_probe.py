@@ -1,5 +1,5 @@
-"""``infergate probe`` of a running infergate: the written configuration is served, and the printed
-requests are run."""
+"""Tests ``infergate probe`` of a running infergate: serves the written configuration, and runs the
+printed requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.probing import models_of, probe, protocols_of, run_requests, served
+from e2e.probing import models_of, probe, protocols_of, run_requests, serve_config
 from e2e.running import Infergate, started_infergate
 from faults.peer import get
 from faults.watch import until
@@ -25,12 +25,12 @@ def server() -> Iterator[Infergate]:
 
 
 def test_the_printed_requests_run(server: Infergate) -> None:
-    found = models_of(probe(f"http://{server.http}"))
-    assert found.keys() == set(MODELS)
+    models = models_of(probe(f"http://{server.http}"))
+    assert models.keys() == set(MODELS)
     for name in set(MODELS) - {"repeat"}:
-        for response in run_requests(found[name]):
+        for response in run_requests(models[name]):
             assert [item["name"] for item in response["outputs"]] == [
-                item["name"] for item in found[name]["outputs"]
+                item["name"] for item in models[name]["outputs"]
             ]
 
 
@@ -38,24 +38,24 @@ def test_the_written_configuration_serves_the_models_in_all_protocols(
     server: Infergate, tmp_path: Path
 ) -> None:
     file = tmp_path / "routes.yaml"
-    found = models_of(probe(f"grpc://{server.grpc}", "--write", str(file)))
-    with served(file) as document:
+    models = models_of(probe(f"grpc://{server.grpc}", "--write", str(file)))
+    with serve_config(file) as document:
         assert [route["model"] for route in document["routes"]] == list(MODELS)
         listeners = document["listeners"]
         addresses = [listeners["http"], listeners["grpc"], listeners["additional"]["kserve-v1"]]
         http, grpc, v1 = (item["address"] for item in addresses)
-        again = probe(http, grpc, v1)
-        assert protocols_of(again) == {
+        probed_again = probe(http, grpc, v1)
+        assert protocols_of(probed_again) == {
             http: {"v2-rest", "tfs-rest", "trtis-http"},
             grpc: {"v2-grpc", "tfs-grpc", "trtis-grpc"},
             v1: {"kserve-v1"},
         }
-        for response in run_requests(found["digits"]):  # through the written configuration
+        for response in run_requests(models["digits"]):  # through the written configuration
             assert response["outputs"][0]["shape"] == [1, 10]
-        assert found["digits"]["needs_gateway"]
+        assert models["digits"]["needs_gateway"]
 
 
-def test_an_existing_file_is_replaced_only_by_force(server: Infergate, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(server: Infergate, tmp_path: Path) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text("mine")
     assert main(["probe", server.http, "--write", str(file)]) == 2
@@ -64,7 +64,7 @@ def test_an_existing_file_is_replaced_only_by_force(server: Infergate, tmp_path:
     assert "  - model: digits\n" in file.read_text()
 
 
-def test_the_text_has_tables_and_requests(
+def test_the_text_output_has_tables_and_requests(
     server: Infergate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", server.http, server.grpc]) == 0
@@ -79,18 +79,16 @@ def test_the_text_has_tables_and_requests(
     assert any(line.startswith("curl -sS ") for line in lines)
 
 
-def test_the_mirrors_against_a_new_server_compare_the_responses(
-    server: Infergate, tmp_path: Path
-) -> None:
-    """The two protocols of one server are the old and the new server."""
+def test_mirrors_to_the_new_server_compare_the_responses(server: Infergate, tmp_path: Path) -> None:
+    """One server plays both roles: the old server over HTTP, and the new server over gRPC."""
     file = tmp_path / "routes.yaml"
     new = f"grpc://{server.grpc}"
     document = probe(f"http://{server.http}", "--against", new, "--write", str(file))
     assert models_of(document["against"]).keys() == set(MODELS)
-    with served(file) as written:
+    with serve_config(file) as written:
         assert {route["mirror"]["backend"] for route in written["routes"]} == {"new"}
         http, admin = (written["listeners"][name]["address"] for name in ("http", "admin"))
-        through = models_of(probe(http))["digits"]
-        run_requests(through)
+        mirrored_model = models_of(probe(http))["digits"]
+        run_requests(mirrored_model)
         line = 'infergate_comparisons_total{result="equal",route="digits"} 2.0'
         until(lambda: line in get(admin, "/metrics").body.decode(), line)

@@ -1,4 +1,5 @@
-"""Recording of a mixed load in two workers: every record equals the sent request, bit by bit."""
+"""Tests that two workers record a mixed load, and that each record equals the sent request bit by
+bit."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ routes: [{model: "*", backend: demo, record: {percent: 100}}]
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-class Sent:
+class SentRequest:
     """A request: the model, the data of the first input, and the responses, by tag."""
 
     def __init__(self, model: str, data: bytes, responses: list[bytes], kind: str = "ok") -> None:
@@ -72,13 +73,13 @@ class Clients:
 
     def __init__(self, gateway: Infergate, channel: Any, name: str) -> None:
         self.gateway, self.channel = gateway, channel
-        self.sent: dict[str, Sent] = {}
-        self.is_over = False
+        self.sent: dict[str, SentRequest] = {}
+        self.is_stopped = False
         self._tags = (f"{name}-{number}" for number in itertools.count())
         self._random = random.Random(1)
         self._connections: dict[str, Connection] = {}
 
-    def expect(self, sent: Sent) -> str:
+    def expect(self, sent: SentRequest) -> str:
         tag = next(self._tags)
         self.sent[tag] = sent
         return tag
@@ -112,7 +113,7 @@ class Clients:
         profile = PROFILES.get(protocol, TRITON)
         codec: Any = plugins()[protocol].create({})
         wire = codec.build_request(request, profile, described("identity"))
-        tag = self.expect(Sent("identity", data, [data]))
+        tag = self.expect(SentRequest("identity", data, [data]))
         if protocol in RPC:
             await self.rpc(wire.method, bytes(join_parts(wire.message)), tag)
             return
@@ -124,7 +125,7 @@ class Clients:
         """Send a request that the model rejects."""
         body = b'{"inputs":[{"name":"WRONG","shape":[1],"datatype":"INT32","data":[7]}]}'
         data = np.int32(7).tobytes()
-        tag = self.expect(Sent("identity", data, [], "bad_request"))
+        tag = self.expect(SentRequest("identity", data, [], "bad_request"))
         wire = HttpRequest("POST", "/v2/models/identity/infer", body=[body])
         assert await self.http("failing", wire, tag) in {0, 400}
 
@@ -138,7 +139,7 @@ class Clients:
                 "inputs": [{"name": "INPUT", "shape": [1], "datatype": "INT32", "data": [step]}],
             }
             data, result = (np.int32(each).tobytes() for each in (step, total))
-            tag = self.expect(Sent("accumulate", data, [result]))
+            tag = self.expect(SentRequest("accumulate", data, [result]))
             wire = HttpRequest(
                 "POST", "/v2/models/accumulate/infer", body=[json.dumps(body).encode()]
             )
@@ -152,7 +153,9 @@ class Clients:
         codec: Any = plugins()["v2-grpc"].create({})
         request = InferRequest("repeat", id="r", inputs=inputs)
         message = bytes(join_parts(codec.build_stream_request(request, GENERIC).message))
-        tag = self.expect(Sent("repeat", values.tobytes(), [each.tobytes() for each in values]))
+        tag = self.expect(
+            SentRequest("repeat", values.tobytes(), [each.tobytes() for each in values])
+        )
         try:
             call = self.channel.stream_stream(STREAM)(metadata=(("x-tag", tag),))
             await call.write(message)
@@ -172,12 +175,12 @@ class Clients:
 
     async def keep_sending(self) -> None:
         for number in itertools.count(1000):
-            if self.is_over:
+            if self.is_stopped:
                 return
             await self.round(number)
 
     async def keep_sending_large(self) -> None:
-        while not self.is_over:
+        while not self.is_stopped:
             await self.infer("v2-grpc", 4 * MIB // 4)
 
     async def close(self) -> None:
@@ -208,8 +211,10 @@ def recorded(gateway: Infergate) -> int:
     return round(metric(gateway, sample, result="recorded"))
 
 
-async def settled(gateway: Infergate, count: int) -> None:
-    await asyncio.to_thread(until, lambda: recorded(gateway) == count, f"{count} are recorded")
+async def wait_for_records(gateway: Infergate, count: int) -> None:
+    await asyncio.to_thread(
+        until, lambda: recorded(gateway) == count, f"{count} exchanges are recorded"
+    )
 
 
 def command(gateway: Infergate, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -222,7 +227,7 @@ def command(gateway: Infergate, *arguments: str) -> subprocess.CompletedProcess[
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Infergate]:
     with started_infergate(CONFIG) as running:
-        until(lambda: both_record(running), "both workers record")
+        until(lambda: both_workers_record(running), "both workers record")
         yield running
 
 
@@ -233,16 +238,16 @@ async def test_a_mixed_load_is_recorded_bit_by_bit(gateway: Infergate) -> None:
             await sending.round(number)
         for protocol in ("v2-rest", "v2-grpc"):
             await sending.infer(protocol, 64 * MIB // 4)
-        await settled(gateway, before + len(sending.sent))
-    every = parts(gateway)
-    found = [part for part in every if isinstance(part, RecordedExchange)]
-    assert len(found) == len(every)
-    by_tag = {part.exchange.headers["x-tag"]: part for part in found}
+        await wait_for_records(gateway, before + len(sending.sent))
+    all_parts = parts(gateway)
+    records = [part for part in all_parts if isinstance(part, RecordedExchange)]
+    assert len(records) == len(all_parts)
+    by_tag = {part.exchange.headers["x-tag"]: part for part in records}
     assert by_tag.keys() == sending.sent.keys()
     for tag, sent in sending.sent.items():
         assert sent.is_answered
         sent.check(by_tag[tag])
-    exchanges = [part.exchange for part in found]
+    exchanges = [part.exchange for part in records]
     assert {exchange.protocol for exchange in exchanges} == {*HTTP, *RPC}
     for exchange in exchanges:
         assert all(name.startswith("x-") for name in exchange.headers)
@@ -250,10 +255,10 @@ async def test_a_mixed_load_is_recorded_bit_by_bit(gateway: Infergate) -> None:
     assert {exchange.backend for exchange in exchanges} == {"demo"}
     streams = [exchange for exchange in exchanges if exchange.is_stream]
     assert all(len(set(exchange.outcome.offsets)) == 4 for exchange in streams)
-    assert len({part.sequence for part in found}) == 11
-    shown = command(gateway, "show", *map(str, folder(gateway).iterdir()))
-    assert shown.returncode == 0
-    assert len(shown.stdout.splitlines()) == len(found) + len(list(folder(gateway).iterdir()))
+    assert len({part.sequence for part in records}) == 11
+    listing = command(gateway, "show", *map(str, folder(gateway).iterdir()))
+    assert listing.returncode == 0
+    assert len(listing.stdout.splitlines()) == len(records) + len(list(folder(gateway).iterdir()))
 
 
 async def test_a_killed_worker_loses_only_what_it_had_not_written(gateway: Infergate) -> None:
@@ -261,25 +266,27 @@ async def test_a_killed_worker_loses_only_what_it_had_not_written(gateway: Infer
         tasks.create_task(sending.keep_sending())
         tasks.create_task(sending.keep_sending_large())
         before = recorded(gateway)
-        await asyncio.to_thread(until, lambda: recorded(gateway) > before + 50, "50 are recorded")
+        await asyncio.to_thread(
+            until, lambda: recorded(gateway) > before + 50, "50 exchanges are recorded"
+        )
         victim, pid = await asyncio.to_thread(busiest_worker, gateway)
         os.kill(pid, signal.SIGKILL)
-        await asyncio.to_thread(until, lambda: both_record(gateway), "a new worker records")
-        sending.is_over = True
+        await asyncio.to_thread(until, lambda: both_workers_record(gateway), "a new worker records")
+        sending.is_stopped = True
     assert command(gateway, "stop").returncode == 0
     by_file = {file: list(read_recording(file)) for file in sorted(folder(gateway).iterdir())}
-    every = [part for file_parts in by_file.values() for part in file_parts]
-    found = [part for part in every if isinstance(part, RecordedExchange)]
-    assert len(every) - len(found) <= 1  # the last record of the killed worker
-    own = [part for part in found if part.exchange.headers["x-tag"] in sending.sent]
-    assert len(own) > 50
-    for part in own:
+    all_parts = [part for file_parts in by_file.values() for part in file_parts]
+    records = [part for part in all_parts if isinstance(part, RecordedExchange)]
+    assert len(all_parts) - len(records) <= 1  # the last record of the killed worker
+    own_records = [part for part in records if part.exchange.headers["x-tag"] in sending.sent]
+    assert len(own_records) > 50
+    for part in own_records:
         sending.sent[part.exchange.headers["x-tag"]].check(part)
     written = sum(len(by_file[file]) for file in by_file if file.stem.endswith(f"-{pid}"))
     assert written >= victim["exchanges"]["recorded"] > 0
 
 
-def both_record(gateway: Infergate) -> bool:
+def both_workers_record(gateway: Infergate) -> bool:
     return metric(gateway, "infergate_recording_active") == 2
 
 
@@ -298,7 +305,7 @@ async def still_records(gateway: Infergate, count: int) -> bool:
     def is_recorded_or_stopped() -> bool:
         return recorded(gateway) == count or not metric(gateway, "infergate_recording_active")
 
-    await asyncio.to_thread(until, is_recorded_or_stopped, f"{count} are recorded")
+    await asyncio.to_thread(until, is_recorded_or_stopped, f"{count} exchanges are recorded")
     return metric(gateway, "infergate_recording_active") != 0
 
 
@@ -313,9 +320,9 @@ async def test_a_full_disk_stops_recording_but_not_serving() -> None:
                     break
             await sending.infer("v2-grpc", MIB // 10)
             assert all(sent.is_answered for sent in sending.sent.values())
-            found = parts(gateway)
-            assert len(found) == recorded(gateway) >= 2
-            for part in found:
+            records = parts(gateway)
+            assert len(records) == recorded(gateway) >= 2
+            for part in records:
                 assert isinstance(part, RecordedExchange)
                 sending.sent[part.exchange.headers["x-tag"]].check(part)
             status = command(gateway, "status")
@@ -328,4 +335,4 @@ async def test_a_full_disk_stops_recording_but_not_serving() -> None:
             assert command(gateway, "start").returncode == 0
             before = recorded(gateway)
             await sending.infer("v2-grpc", MIB // 10)
-            await settled(gateway, before + 1)
+            await wait_for_records(gateway, before + 1)

@@ -1,4 +1,4 @@
-"""Traffic of all protocols is recorded by one gateway and replayed to another."""
+"""Tests that traffic of all protocols is recorded by one gateway and replayed to another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from infergate.recording.encoding import RecordedExchange, encode_exchange
 from infergate.recording.reader import read_recording
 from infergate.recording.writer import RecordingFile
 
-SERVED = "backends: {b: {protocol: builtin}}\nroutes: [{model: '*', backend: b}]\n"
+EMBEDDED = "backends: {b: {protocol: builtin}}\nroutes: [{model: '*', backend: b}]\n"
 SWAPPED = """
 backends: {b: {protocol: builtin}}
 routes:
@@ -69,11 +69,13 @@ def send_mixed_traffic(gateway: Infergate) -> None:
         send(gateway, protocol, simple(number))
     with tg.InferenceServerClient(gateway.grpc) as client:
         for datatype, array in ARRAYS.items():
-            one = tg.InferInput("INPUT0", list(array.shape), datatype).set_data_from_numpy(array)
-            client.infer("identity", [one])
+            infer_input = tg.InferInput("INPUT0", list(array.shape), datatype).set_data_from_numpy(
+                array
+            )
+            client.infer("identity", [infer_input])
         for number in range(5):
-            one = tensor("INPUT", np.array([number], np.int32))
-            client.infer("accumulate", [one], sequence_id=7, sequence_start=number == 0,
+            infer_input = tensor("INPUT", np.array([number], np.int32))
+            client.infer("accumulate", [infer_input], sequence_id=7, sequence_start=number == 0,
                          sequence_end=number == 4)  # fmt: skip
         with pytest.raises(InferenceServerException):
             client.infer("simple", [tensor("INPUT0", np.zeros((1, 16), np.int32))])
@@ -92,9 +94,9 @@ def recorded(folder: Path) -> Iterator[RecordedExchange]:
             yield entry
 
 
-def facts(entries: Iterable[RecordedExchange]) -> list[Any]:
+def replayed_fields(entries: Iterable[RecordedExchange]) -> list[Any]:
     """Return the parts of exchanges that a replay repeats bit by bit."""
-    found = []
+    fields = []
     for entry in entries:
         each, outcome = entry.exchange, entry.exchange.outcome
         tensors = [each.request.inputs, *(response.outputs for response in outcome.responses)]
@@ -104,24 +106,24 @@ def facts(entries: Iterable[RecordedExchange]) -> list[Any]:
             for tensor in group
         ]
         parameters = sorted(each.request.parameters.items())
-        sent = each.protocol, each.request.model, parameters, each.headers, each.is_stream
-        found.append((*sent, flat, outcome.kind))
-    return sorted(found, key=repr)
+        request = each.protocol, each.request.model, parameters, each.headers, each.is_stream
+        fields.append((*request, flat, outcome.kind))
+    return sorted(fields, key=repr)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the recorded traffic."""
     path = tmp_path_factory.mktemp("recorded")
-    with started_infergate(recording(path)) as gateway:
+    with started_infergate(recording_config(path)) as gateway:
         send_mixed_traffic(gateway)
     return path
 
 
-def recording(path: Path) -> str:
+def recording_config(path: Path) -> str:
     """Return a configuration that records all inferences to ``path``."""
     section = f"recording: {{path: {json.dumps(str(path))}, headers: [x-tenant]}}\n"
-    return SERVED.replace("b}]", "b, record: {}}]") + section
+    return EMBEDDED.replace("b}]", "b, record: {}}]") + section
 
 
 @pytest.fixture(scope="module")
@@ -143,21 +145,21 @@ def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Infergate]:
-    with started_infergate(SERVED) as running:
+    with started_infergate(EMBEDDED) as running:
         yield running
 
 
 def test_traffic_is_replayed_bit_by_bit_in_its_own_protocols(
     folder: Path, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with started_infergate(recording(tmp_path / "second")) as second:
-        to = ["--to", f"http://{second.http}", "--to", f"grpc://{second.grpc}"]
-        to += ["--to", f"graphpipe=http://{second.http}/graphpipe/{{model}}"]
-        code = main(["replay", *files, *to, "--fast", "--compare", "exact"])
+    with started_infergate(recording_config(tmp_path / "second")) as second:
+        target = ["--to", f"http://{second.http}", "--to", f"grpc://{second.grpc}"]
+        target += ["--to", f"graphpipe=http://{second.http}/graphpipe/{{model}}"]
+        code = main(["replay", *files, *target, "--fast", "--compare", "exact"])
     out = capsys.readouterr().out
     assert code == 0, out
     assert f"100 % of {len(list(recorded(folder)))} responses equal" in out
-    assert facts(recorded(tmp_path / "second")) == facts(recorded(folder))
+    assert replayed_fields(recorded(tmp_path / "second")) == replayed_fields(recorded(folder))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -168,8 +170,8 @@ def test_traffic_is_replayed_in_any_protocol(
     url = f"{'grpc' if protocol.endswith('grpc') else 'http'}://{address}"
     if protocol == "graphpipe":
         url += "/graphpipe/{model}"
-    to = ["--to", url, "--protocol", protocol]
-    code = main(["replay", str(plain), *to, "--compare", "exact"])
+    target = ["--to", url, "--protocol", protocol]
+    code = main(["replay", str(plain), *target, "--compare", "exact"])
     out = capsys.readouterr().out
     assert code == 0, out
     assert f"100 % of {len(PROTOCOLS)} responses equal" in out
@@ -179,17 +181,17 @@ def test_a_protocol_without_metadata_uses_that_of_the_recorded_tensors(
     plain: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listeners = LISTENERS.replace('{2}"', '{2}", v1: kserve-v1')
-    with started_infergate(SERVED, listeners) as server:
-        to = ["--to", f"http://{server.http}", "--protocol", "kserve-v1"]
-        code = main(["replay", str(plain), *to, "--compare", "exact"])
+    with started_infergate(EMBEDDED, listeners) as server:
+        target = ["--to", f"http://{server.http}", "--protocol", "kserve-v1"]
+        code = main(["replay", str(plain), *target, "--compare", "exact"])
     assert code == 0, capsys.readouterr().out
 
 
 def test_sequences_streams_and_all_datatypes_are_replayed_in_another_protocol(
     files: list[str], server: Infergate, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    to = ["--to", f"grpc://{server.grpc}", "--protocol", "v2-grpc", "--fast"]
-    code = main(["replay", *files, *to, "--compare", "exact"])
+    target = ["--to", f"grpc://{server.grpc}", "--protocol", "v2-grpc", "--fast"]
+    code = main(["replay", *files, *target, "--compare", "exact"])
     assert code == 0, capsys.readouterr().out
 
 
@@ -209,8 +211,8 @@ def test_a_different_response_is_in_the_exit_code_and_the_report(
 ) -> None:
     report, page = tmp_path / "report.json", tmp_path / "report.html"
     with started_infergate(SWAPPED) as other:
-        to = ["--to", f"http://{other.http}", "--protocol", "v2-rest"]
-        assert main(["replay", str(plain), *to, "--report", str(report)]) == 1
+        target = ["--to", f"http://{other.http}", "--protocol", "v2-rest"]
+        assert main(["replay", str(plain), *target, "--report", str(report)]) == 1
     assert f"0 % of {len(PROTOCOLS)} responses equal" in capsys.readouterr().out
     assert json.loads(report.read_text())["equal"] is False
     assert main(["report", "--replay", str(report)]) == 1
@@ -227,8 +229,8 @@ def test_a_damaged_part_is_reported_and_the_rest_is_replayed(
     data = bytearray(plain.read_bytes())
     data[entries[2].position + 60] ^= 1
     damaged.write_bytes(data)
-    to = ["--to", f"http://{server.http}", "--protocol", "v2-rest"]
-    assert main(["replay", str(damaged), *to]) == 0
+    target = ["--to", f"http://{server.http}", "--protocol", "v2-rest"]
+    assert main(["replay", str(damaged), *target]) == 0
     out = capsys.readouterr().out
     end = entries[2].position + entries[2].length - 1
     assert f"{damaged}: bytes {entries[2].position} to {end}: the checksum" in out
@@ -242,8 +244,8 @@ def test_a_foreign_file_is_an_error_before_anything_is_sent_or_written(
     foreign.write_bytes(b"{}")
     report.write_text("the previous report")
     requests = server.metrics().count("infergate_requests_total{")
-    to = ["--to", f"http://{server.http}", "--protocol", "v2-rest", "--report", str(report)]
-    assert main(["replay", str(plain), str(foreign), *to]) == 2
+    target = ["--to", f"http://{server.http}", "--protocol", "v2-rest", "--report", str(report)]
+    assert main(["replay", str(plain), str(foreign), *target]) == 2
     err = capsys.readouterr().err
     assert f"{foreign}: byte 0: this is not an infergate recording" in err
     assert report.read_text() == "the previous report"
@@ -255,9 +257,9 @@ def test_ctrl_c_ends_a_replay_with_the_result_until_then(
     plain: Path, server: Infergate, tmp_path: Path
 ) -> None:
     report = tmp_path / "report.html"
-    to = ["--to", f"http://{server.http}", "--protocol", "v2-rest", "--report", str(report)]
-    argv = [sys.executable, "-m", "infergate", "replay", str(plain), *to, "--rate", "0.001"]
-    argv = ["env", "--default-signal=INT", *argv]  # background jobs of a shell ignore the signal
+    target = ["--to", f"http://{server.http}", "--protocol", "v2-rest", "--report", str(report)]
+    argv = [sys.executable, "-m", "infergate", "replay", str(plain), *target, "--rate", "0.001"]
+    argv = ["env", "--default-signal=INT", *argv]  # the background jobs of a shell ignore SIGINT
     count = counted(server, operation="infer")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         until(lambda: counted(server, operation="infer") > count, "the first inference")
@@ -272,16 +274,16 @@ def test_a_file_for_perf_analyzer_is_exported_and_replayed(
     plain: Path, server: Infergate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "input.json"
-    to = ["--to", f"grpc://{server.grpc}", "--protocol", "v2-grpc", "--model", "simple"]
-    assert main(["replay", str(plain), *to, "--export", str(file)]) == 0
+    target = ["--to", f"grpc://{server.grpc}", "--protocol", "v2-grpc", "--model", "simple"]
+    assert main(["replay", str(plain), *target, "--export", str(file)]) == 0
     assert f"{len(PROTOCOLS)} requests written to {file}" in capsys.readouterr().out
     exported = json.loads(file.read_text())
     assert len(exported["data"]) == len(exported["validation_data"]) == len(PROTOCOLS)
-    assert main(["replay", str(file), *to, "--compare", "exact", "--fast"]) == 0
+    assert main(["replay", str(file), *target, "--compare", "exact", "--fast"]) == 0
     assert f"100 % of {len(PROTOCOLS)} responses equal" in capsys.readouterr().out
     del exported["validation_data"]
     file.write_text(json.dumps(exported))
-    assert main(["replay", str(file), *to]) == 0
+    assert main(["replay", str(file), *target]) == 0
     assert f"{len(PROTOCOLS)} not compared" in capsys.readouterr().out
 
 
@@ -289,7 +291,7 @@ def test_a_recorded_inference_is_explained(
     files: list[str], server: Infergate, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config = tmp_path / "routes.yaml"
-    config.write_text(SERVED)
+    config.write_text(EMBEDDED)
     for number in range(1, len(PROTOCOLS) + 1):
         argv = ["explain", "--config", str(config), f"{files[0]}#{number}"]
         assert main(argv) == 0, capsys.readouterr().out

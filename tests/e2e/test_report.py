@@ -1,4 +1,4 @@
-"""``infergate report`` reads the comparisons of a running gateway, and its stored mismatches."""
+"""Tests that ``infergate report`` reads a running gateway's comparisons and stored mismatches."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def test_the_report_shows_the_comparisons_and_the_stored_mismatches(
         for number in range(REQUESTS):
             send(gateway, "v2-rest", simple(number))
 
-        def compared() -> int:
+        def compared_count() -> int:
             models = report(gateway, capsys)[1]["models"]
             return sum(model["compared"] for model in models)
 
-        until(lambda: compared() == REQUESTS, "comparisons")
-        code, shown = report(gateway, capsys)
-        assert (code, shown["verdict"]) == (1, "different")
+        until(lambda: compared_count() == REQUESTS, "all requests are compared")
+        code, result = report(gateway, capsys)
+        assert (code, result["verdict"]) == (1, "different")
         argv = ["report", "--admin", f"http://{gateway.admin}", "--html", str(page)]
         assert main(argv) == 1
         assert "OUTPUT1" in page.read_text()
-        until(lambda: len(list(folder.glob("*.igrec"))) == REQUESTS, "mismatches")
+        until(lambda: len(list(folder.glob("*.igrec"))) == REQUESTS, "all mismatches are stored")
         files = [str(file) for file in folder.glob("*.igrec")]
         assert main(["report", "--mismatches", str(folder)]) == 1
         assert f"0 % of {REQUESTS} responses equal" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The response cache of a running gateway with two workers: shared, collapsed, invalidated."""
+"""Tests the response cache of a gateway with two workers: sharing, collapsing and invalidation."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def gateway(server: Server) -> Iterator[Infergate]:
 
 
 def infer(of: Infergate, data: int, model: str = "m", **headers: str) -> Answer:
-    named = {name.replace("_", "-"): text for name, text in headers.items()}
-    return post(of.http, f"/v2/models/{model}/infer", document(tensor(data=[data])), named)
+    header_fields = {name.replace("_", "-"): text for name, text in headers.items()}
+    return post(of.http, f"/v2/models/{model}/infer", document(tensor(data=[data])), header_fields)
 
 
 def results(of: Infergate, result: str) -> float:
@@ -85,13 +85,13 @@ def results(of: Infergate, result: str) -> float:
 
 def test_all_workers_share_responses(gateway: Infergate, server: Server) -> None:
     before, hits = server.inferences, results(gateway, "hit")
-    answers = [infer(gateway, 1) for _ in range(20)]  # each on its own connection
+    responses = [infer(gateway, 1) for _ in range(20)]  # each on its own connection
     assert server.inferences == before + 1
-    assert len({answer.body for answer in answers}) == 1
-    statuses = [answer.headers["cache-status"] for answer in answers]
+    assert len({response.body for response in responses}) == 1
+    statuses = [response.headers["cache-status"] for response in responses]
     assert statuses[0] == "infergate; fwd=miss; stored"
     assert all(status.startswith("infergate; hit; ttl=") for status in statuses[1:])
-    assert int(answers[-1].headers["age"]) >= 0
+    assert int(responses[-1].headers["age"]) >= 0
     assert results(gateway, "hit") == hits + 19
     assert metric(gateway, "infergate_cache_entries") >= 1
     assert metric(gateway, "infergate_cache_bytes") >= 4096
@@ -105,13 +105,13 @@ def test_all_workers_share_responses(gateway: Infergate, server: Server) -> None
 def test_grpc_metadata_names_the_cache(gateway: Infergate, server: Server) -> None:
     before = server.inferences
     with grpc.insecure_channel(gateway.grpc) as channel:
-        found = []
+        responses = []
         for _ in range(2):
-            message, called = channel.unary_unary(INFER).with_call(infer_message("m"))
-            found.append((message, dict(called.trailing_metadata())))
-    assert found[0][0] == found[1][0]
-    assert found[0][1]["cache-status"] == "infergate; fwd=miss; stored"
-    assert str(found[1][1]["cache-status"]).startswith("infergate; hit; ttl=")
+            message, call = channel.unary_unary(INFER).with_call(infer_message("m"))
+            responses.append((message, dict(call.trailing_metadata())))
+    assert responses[0][0] == responses[1][0]
+    assert responses[0][1]["cache-status"] == "infergate; fwd=miss; stored"
+    assert str(responses[1][1]["cache-status"]).startswith("infergate; hit; ttl=")
     assert server.inferences == before + 1
 
 
@@ -122,13 +122,13 @@ def test_identical_concurrent_requests_are_sent_once_by_each_worker(
     server.gate.clear()
     try:
         with ThreadPoolExecutor(count) as pool:
-            answers = [pool.submit(infer, gateway, 2) for _ in range(count)]
+            responses = [pool.submit(infer, gateway, 2) for _ in range(count)]
             until(
                 lambda: metric(gateway, "infergate_in_flight_requests") >= count,
                 "all requests wait",
             )
             server.gate.set()
-            bodies = {answer.result().body for answer in answers}
+            bodies = {response.result().body for response in responses}
     finally:
         server.gate.set()
     assert 1 <= len(bodies) <= server.inferences - before <= 2
@@ -140,8 +140,8 @@ def test_no_cache_and_no_store(gateway: Infergate, server: Server) -> None:
     refreshed = infer(gateway, 3, cache_control="no-cache")
     assert refreshed.body != first.body
     assert infer(gateway, 3).body == refreshed.body
-    unkept = infer(gateway, 3, cache_control="no-store")
-    assert unkept.body not in {first.body, refreshed.body}
+    not_stored = infer(gateway, 3, cache_control="no-store")
+    assert not_stored.body not in {first.body, refreshed.body}
     assert infer(gateway, 3).body == refreshed.body
 
 
@@ -149,9 +149,9 @@ def test_loading_a_model_makes_responses_obsolete(gateway: Infergate, server: Se
     first = infer(gateway, 4)
     assert infer(gateway, 4).body == first.body
     assert post(gateway.http, "/v2/repository/models/m/load", b"{}").status == 200
-    answers = [infer(gateway, 4) for _ in range(10)]
-    assert {answer.body for answer in answers} == {answers[0].body}
-    assert answers[0].body != first.body
+    responses = [infer(gateway, 4) for _ in range(10)]
+    assert {response.body for response in responses} == {responses[0].body}
+    assert responses[0].body != first.body
 
 
 def test_a_reload_keeps_the_responses_of_routes_that_have_not_changed(
@@ -171,12 +171,15 @@ def test_a_killed_worker_leaves_a_usable_cache(gateway: Infergate, server: Serve
     first = infer(gateway, 6)
     before = workers(gateway)
     os.kill(before[0], signal.SIGKILL)
-    until(lambda: len(workers(gateway)) == 2 and workers(gateway) != before, "a new worker")
-    answers = []
+    until(
+        lambda: len(workers(gateway)) == 2 and workers(gateway) != before,
+        "a new worker has started",
+    )
+    responses = []
 
-    def answered() -> bool:
-        answers.append(infer(gateway, 6))
-        return len(answers) > 10
+    def has_enough_responses() -> bool:
+        responses.append(infer(gateway, 6))
+        return len(responses) > 10
 
-    until(answered, "responses")
-    assert {answer.body for answer in answers} == {first.body}
+    until(has_enough_responses, "eleven responses arrive")
+    assert {response.body for response in responses} == {first.body}

@@ -19,14 +19,14 @@ from e2e.running import Infergate, started_infergate
 from faults.legacy import http_rejection, old_post
 from peers.support.triton import Triton
 
-INSIDE = """
+SERVER = """
 backends:
   inside: {protocol: builtin}
 routes:
   - {model: '*', backend: inside}
 """
 PROTOCOLS = {"v2-rest": "http", "v2-grpc": "grpc", "trtis-http": "http", "trtis-grpc": "grpc"}
-UNDER_TEST = """
+GATEWAY = """
 backends:
 {backends}  none: {{protocol: graphpipe, endpoints: ["http://127.0.0.1:9"]}}
 models:
@@ -40,22 +40,22 @@ routes:
 
 def config(servers: list[Infergate]) -> str:
     backends, routes = "", ""
-    for protocol, carrier in PROTOCOLS.items():
-        urls = ", ".join(f'"{carrier}://{getattr(each, carrier)}"' for each in servers)
+    for protocol, scheme in PROTOCOLS.items():
+        urls = ", ".join(f'"{scheme}://{getattr(each, scheme)}"' for each in servers)
         backends += f"  {protocol}: {{protocol: {protocol}, endpoints: [{urls}]}}\n"
-        for form in ("read", "unread"):
+        for form in ("validated", "unvalidated"):
             routes += (
                 f"  - {{model: {protocol}.{form}, backend: {protocol}, "
-                f"validate: {str(form == 'read').lower()}, rewrite: {{model: accumulate}}}}\n"
+                f"validate: {str(form == 'validated').lower()}, rewrite: {{model: accumulate}}}}\n"
             )
-    return UNDER_TEST.format(backends=backends, routes=routes)
+    return GATEWAY.format(backends=backends, routes=routes)
 
 
 @pytest.fixture(scope="module")
 def gateways() -> Iterator[tuple[Infergate, Infergate]]:
     """Run two gateways with the same configuration. A sequence may use both."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(started_infergate(INSIDE)) for _ in range(2)]
+        servers = [stack.enter_context(started_infergate(SERVER)) for _ in range(2)]
         text = config(servers)
         yield (
             stack.enter_context(started_infergate(text)),
@@ -69,15 +69,15 @@ def clients(form: str, gateways: tuple[Infergate, ...]) -> Iterator[list[Client]
         yield [stack.enter_context(client(form, each.http, each.grpc)) for each in gateways]
 
 
-def added(made: Client, model: str, value: int, **sequence: Any) -> int:
+def add(triton_client: Client, model: str, value: int, **sequence: Any) -> int:
     """Return the sum of the sequence after ``value`` is added."""
-    tensor = made.input("INPUT", np.array([value], np.int32), "INT32")
-    return int(made.infer(model, [tensor], **sequence).as_numpy("OUTPUT")[0])
+    tensor = triton_client.input("INPUT", np.array([value], np.int32), "INT32")
+    return int(triton_client.infer(model, [tensor], **sequence).as_numpy("OUTPUT")[0])
 
 
 @pytest.mark.parametrize("form", ["http", "grpc"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("route", ["read", "unread"])
+@pytest.mark.parametrize("route", ["validated", "unvalidated"])
 def test_a_sequence_reaches_one_endpoint(
     gateways: tuple[Infergate, Infergate], form: str, protocol: str, route: str
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_sequence_reaches_one_endpoint(
     with clients(form, gateways) as created:
         for step in range(1, 5):
             for number in numbers:
-                result = added(
+                result = add(
                     created[step % 2],
                     model,
                     step * number,
@@ -97,12 +97,12 @@ def test_a_sequence_reaches_one_endpoint(
                 )
                 assert result == number * step * (step + 1) // 2
         with pytest.raises(InferenceServerException, match="START"):
-            added(created[0], model, 1, sequence_id=numbers[0])
+            add(created[0], model, 1, sequence_id=numbers[0])
 
 
 def first_of(form: str, route: str) -> int:
     """Return the first of the sequence numbers that no other case of the test uses."""
-    return {"http": 1000, "grpc": 2000}[form] + {"read": 100, "unread": 200}[route]
+    return {"http": 1000, "grpc": 2000}[form] + {"validated": 100, "unvalidated": 200}[route]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -110,23 +110,23 @@ def test_streams_of_a_sequence_reach_one_endpoint(
     gateways: tuple[Infergate, Infergate], protocol: str
 ) -> None:
     numbers = range(3001, 3008)
-    fields: dict[int, list[int]] = {number: [] for number in numbers}
+    sums: dict[int, list[int]] = {number: [] for number in numbers}
     with clients("grpc", gateways) as (created, _):
-        wrong: list[Any] = []
+        errors: list[Any] = []
 
-        def take(result: Any, error: Any) -> None:
+        def collect(result: Any, error: Any) -> None:
             if error is not None:
-                wrong.append(error)
+                errors.append(error)
             else:
                 number = int(result.get_response().id)
-                fields[number].append(int(result.as_numpy("OUTPUT")[0]))
+                sums[number].append(int(result.as_numpy("OUTPUT")[0]))
 
-        created.start_stream(take)
+        created.start_stream(collect)
         for step in range(1, 5):
             for number in numbers:
                 tensor = tg.InferInput("INPUT", [1], "INT32")
                 created.async_stream_infer(
-                    f"{protocol}.read",
+                    f"{protocol}.validated",
                     [tensor.set_data_from_numpy(np.array([step], np.int32))],
                     request_id=str(number),
                     sequence_id=number,
@@ -134,8 +134,8 @@ def test_streams_of_a_sequence_reach_one_endpoint(
                     sequence_end=step == 4,
                 )
         created.stop_stream()
-    assert not wrong
-    assert fields == {number: [1, 3, 6, 10] for number in numbers}
+    assert not errors
+    assert sums == {number: [1, 3, 6, 10] for number in numbers}
 
 
 @pytest.mark.parametrize("form", ["http", "grpc"])
@@ -146,11 +146,13 @@ def test_a_protocol_without_sequences_refuses_them(
         clients(form, gateways) as (created, _),
         pytest.raises(InferenceServerException, match=r"sequence_id.*graphpipe") as caught,
     ):
-        added(created, "none", 1, sequence_id=5, sequence_start=True)
+        add(created, "none", 1, sequence_id=5, sequence_start=True)
     assert caught.value.status() in {"501", "StatusCode.UNIMPLEMENTED"}
 
 
-def test_legacy_clients_get_the_same_error(gateways: tuple[Infergate, Infergate]) -> None:
+def test_a_protocol_without_sequences_refuses_legacy_sequences(
+    gateways: tuple[Infergate, Infergate],
+) -> None:
     header = (
         'batch_size: 1 flags: 1 correlation_id: 5 input { name: "INPUT" } output { name: "OUTPUT" }'
     )
@@ -160,31 +162,31 @@ def test_legacy_clients_get_the_same_error(gateways: tuple[Infergate, Infergate]
 
 
 def test_sequences_of_an_unreachable_endpoint_fail() -> None:
-    with started_infergate(INSIDE) as kept, ExitStack() as forwarding:
-        lost = forwarding.enter_context(started_infergate(INSIDE))
-        urls = f'["http://{kept.http}", "http://{lost.http}"]'
+    with started_infergate(SERVER) as reachable, ExitStack() as stack:
+        unreachable = stack.enter_context(started_infergate(SERVER))
+        urls = f'["http://{reachable.http}", "http://{unreachable.http}"]'
         text = (
-            f"backends:\n  both: {{protocol: v2-rest, endpoints: {urls}}}\n"
-            "routes:\n  - {model: accumulate, backend: both}\n"
+            f"backends:\n  replicas: {{protocol: v2-rest, endpoints: {urls}}}\n"
+            "routes:\n  - {model: accumulate, backend: replicas}\n"
         )
         with started_infergate(text) as gateway, client("http", gateway.http, "") as created:
             numbers = range(1, 17)
             for number in numbers:
-                added(created, "accumulate", number, sequence_id=number, sequence_start=True)
-            forwarding.close()
-            away = {}
+                add(created, "accumulate", number, sequence_id=number, sequence_start=True)
+            stack.close()
+            errors = {}
             for number in numbers:
                 try:
-                    result = added(created, "accumulate", number, sequence_id=number)
+                    result = add(created, "accumulate", number, sequence_id=number)
                 except InferenceServerException as error:
-                    away[number] = error
+                    errors[number] = error
                 else:
                     assert result == 2 * number
-        assert 0 < len(away) < len(numbers)
-        for number, error in away.items():
+        assert 0 < len(errors) < len(numbers)
+        for number, error in errors.items():
             assert error.status() == "502"
-            named = f"endpoint 2 of 2, which holds the state of sequence {number} "
-            assert named in error.message()
+            text = f"endpoint 2 of 2, which holds the state of sequence {number} "
+            assert text in error.message()
 
 
 TRITON = """
@@ -205,7 +207,7 @@ def test_real_triton_behind_both_protocols(triton: Triton) -> None:
             with client(form, gateway.http, gateway.grpc) as created:
                 for model, number in (("rest", 71), ("grpc", 72)):
                     for step in range(1, 5):
-                        result = added(
+                        result = add(
                             created,
                             model,
                             step,
@@ -215,4 +217,4 @@ def test_real_triton_behind_both_protocols(triton: Triton) -> None:
                         )
                         assert result == step * (step + 1) // 2
                     with pytest.raises(InferenceServerException, match="START"):
-                        added(created, model, 1, sequence_id=number)
+                        add(created, model, 1, sequence_id=number)

@@ -57,7 +57,7 @@ A = np.arange(16, dtype=np.int32).reshape(1, 16)
 B = np.full((1, 16), 3, np.int32)
 
 
-class Shared:
+class Region:
     """A shared memory object that a client on the same host has created."""
 
     def __init__(self, size: int) -> None:
@@ -72,13 +72,13 @@ class Shared:
     def get(self, kind: Any, shape: Any, offset: int = 0) -> Any:
         return shm.get_contents_as_numpy(self.handle, kind, shape, offset=offset).copy()
 
-    def cut(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         os.truncate(f"/dev/shm{self.key}", size)
 
 
 @contextmanager
-def shared(size: int = 4 * SIZE) -> Iterator[Shared]:
-    created = Shared(size)
+def new_region(size: int = 4 * SIZE) -> Iterator[Region]:
+    created = Region(size)
     try:
         yield created
     finally:
@@ -86,107 +86,109 @@ def shared(size: int = 4 * SIZE) -> Iterator[Shared]:
 
 
 @contextmanager
-def registered(one: Client, size: int = 4 * SIZE) -> Iterator[Shared]:
-    with shared(size) as created:
-        one.register_system_shared_memory(created.name, created.key, size)
+def registered(peer: Client, size: int = 4 * SIZE) -> Iterator[Region]:
+    with new_region(size) as created:
+        peer.register_system_shared_memory(created.name, created.key, size)
         try:
             yield created
         finally:
-            one.unregister_system_shared_memory(created.name)
+            peer.unregister_system_shared_memory(created.name)
 
 
-def infer_in_region(one: Client, region: Shared, name: str = "simple", out: int = SIZE) -> Any:
+def infer_in_region(
+    peer: Client, region: Region, name: str = "simple", output_size: int = SIZE
+) -> Any:
     """Run ``simple`` with INPUT0, INPUT1 and OUTPUT0 in ``region``."""
-    module = one._module
+    module = peer._module
     inputs = [module.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
     inputs[0].set_shared_memory(region.name, SIZE)
     inputs[1].set_shared_memory(region.name, SIZE, offset=SIZE)
-    outputs = [one.output("OUTPUT0"), one.output("OUTPUT1")]
-    outputs[0].set_shared_memory(region.name, out, offset=2 * SIZE)
-    return one.infer(name, inputs, outputs=outputs, request_id="7")
+    outputs = [peer.output("OUTPUT0"), peer.output("OUTPUT1")]
+    outputs[0].set_shared_memory(region.name, output_size, offset=2 * SIZE)
+    return peer.infer(name, inputs, outputs=outputs, request_id="7")
 
 
 @contextmanager
-def streaming(one: Client) -> Iterator[Callable[[], Any]]:
-    """Open a stream of ``one``. The yielded function waits for the next result."""
-    given: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    one.start_stream(lambda result, error: given.put((result, error)))
+def streaming(peer: Client) -> Iterator[Callable[[], Any]]:
+    """Open a stream of ``peer``. The yielded function waits for the next result."""
+    results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    peer.start_stream(lambda result, error: results.put((result, error)))
 
-    def following() -> Any:
-        result, error = given.get(timeout=SECONDS)
+    def next_result() -> Any:
+        result, error = results.get(timeout=SECONDS)
         if error is not None:
             raise error
         return result
 
     try:
-        yield following
+        yield next_result
     finally:
-        one.stop_stream(cancel_requests=True)
+        peer.stop_stream(cancel_requests=True)
 
 
-def check_stream(one: Client, region: Shared, model: str) -> None:
+def check_stream(peer: Client, region: Region, model: str) -> None:
     """Send valid and invalid requests on one stream, all with tensors in ``region``."""
 
-    def send_request(number: str, out: int = SIZE, name: str = region.name) -> None:
+    def send_request(number: str, output_size: int = SIZE, name: str = region.name) -> None:
         inputs = [tc.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
         inputs[0].set_shared_memory(name, SIZE)
         inputs[1].set_shared_memory(name, SIZE, offset=SIZE)
-        outputs = [one.output("OUTPUT0"), one.output("OUTPUT1")]
-        outputs[0].set_shared_memory(name, out, offset=2 * SIZE)
-        one.async_stream_infer(model, inputs, outputs=outputs, request_id=number)
+        outputs = [peer.output("OUTPUT0"), peer.output("OUTPUT1")]
+        outputs[0].set_shared_memory(name, output_size, offset=2 * SIZE)
+        peer.async_stream_infer(model, inputs, outputs=outputs, request_id=number)
 
-    with streaming(one) as following:
+    with streaming(peer) as next_result:
         for number in range(3):
-            mine = np.full((1, 16), number, np.int32)
-            region.put(A, mine)
+            values = np.full((1, 16), number, np.int32)
+            region.put(A, values)
             send_request(str(number))
-            result = following()
-            assert (region.get(np.int32, [1, 16], 2 * SIZE) == A + mine).all()
-            assert (result.as_numpy("OUTPUT1") == A - mine).all()
+            result = next_result()
+            assert (region.get(np.int32, [1, 16], 2 * SIZE) == A + values).all()
+            assert (result.as_numpy("OUTPUT1") == A - values).all()
             response = result.get_response()
             assert response.id == str(number)
             assert [len(entry) for entry in response.raw_output_contents] == [0, SIZE]
         send_request("unknown", name="nosuch")
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
-            following()
-        send_request("small", out=10)
+            next_result()
+        send_request("small", output_size=10)
         with pytest.raises(InferenceServerException, match=r"OUTPUT0|shared memory"):
-            following()
+            next_result()
         send_request("good")
-        assert following().get_response().id == "good"
+        assert next_result().get_response().id == "good"
 
 
-def check_repeated(one: Client, region: Shared, model: str, *more: Any) -> None:
+def check_repeated(peer: Client, region: Region, model: str, *more: Any) -> None:
     """A decoupled model writes each response to the same offset."""
     numbers = np.array([7, 8, 9], np.int32)
     region.put(numbers)
     infer_input = tc.InferInput("IN", [3], "INT32")
     infer_input.set_shared_memory(region.name, numbers.nbytes)
-    delay = one.input("DELAY", np.full(3, 100, np.uint32), "UINT32")
-    output = one.output("OUT")
+    delay = peer.input("DELAY", np.full(3, 100, np.uint32), "UINT32")
+    output = peer.output("OUT")
     output.set_shared_memory(region.name, 4, offset=SIZE)
-    with streaming(one) as following:
-        outputs = [output, one.output("IDX")]
-        one.async_stream_infer(model, [infer_input, delay, *more], outputs=outputs)
+    with streaming(peer) as next_result:
+        outputs = [output, peer.output("IDX")]
+        peer.async_stream_infer(model, [infer_input, delay, *more], outputs=outputs)
         for index, number in enumerate(numbers):
-            assert following().as_numpy("IDX").tolist() == [index]
+            assert next_result().as_numpy("IDX").tolist() == [index]
             assert region.get(np.int32, [1], SIZE).tolist() == [number]
 
 
-def check(one: Client, region: Shared, model: str) -> None:
+def check(peer: Client, region: Region, model: str) -> None:
     region.put(A, B)
-    answer = infer_in_region(one, region, model)
+    result = infer_in_region(peer, region, model)
     assert (region.get(np.int32, [1, 16], 2 * SIZE) == A + B).all()
-    assert (answer.as_numpy("OUTPUT1") == A - B).all()
-    output = answer.get_output("OUTPUT0")
-    assert (list(output["shape"]) if one.http else list(output.shape)) == [1, 16]
-    response = answer.get_response()
-    assert (response["id"] if one.http else response.id) == "7"
-    if not one.http:
+    assert (result.as_numpy("OUTPUT1") == A - B).all()
+    output = result.get_output("OUTPUT0")
+    assert (list(output["shape"]) if peer.http else list(output.shape)) == [1, 16]
+    response = result.get_response()
+    assert (response["id"] if peer.http else response.id) == "7"
+    if not peer.http:
         assert [len(entry) for entry in response.raw_output_contents] == [0, SIZE]
 
 
-# ---- read and written here
+# ---- regions that the gateway reads and writes
 
 
 @pytest.fixture(scope="module")
@@ -207,9 +209,9 @@ def test_inputs_are_read_and_outputs_written(triton_client: Client) -> None:
 
 
 def test_shared_memory_in_streams(gateway: Infergate) -> None:
-    with client("grpc", gateway.http, gateway.grpc) as one, registered(one) as region:
-        check_stream(one, region, "simple")
-        check_repeated(one, region, "repeat")
+    with client("grpc", gateway.http, gateway.grpc) as peer, registered(peer) as region:
+        check_stream(peer, region, "simple")
+        check_repeated(peer, region, "repeat")
 
 
 def test_strings(triton_client: Client) -> None:
@@ -223,12 +225,12 @@ def test_strings(triton_client: Client) -> None:
         output = triton_client.output("OUTPUT0")
         output.set_shared_memory(region.name, 512, offset=512)
         triton_client.infer("identity", [tensor], outputs=[output])
-        found = region.get(np.object_, [1, 16], 512)
-        assert [bytes(each) for each in found.flat] == [str(w).encode() for w in words.flat]
+        result = region.get(np.object_, [1, 16], 512)
+        assert [bytes(each) for each in result.flat] == [str(w).encode() for w in words.flat]
 
 
 def test_registrations_are_listed_and_removed(triton_client: Client) -> None:
-    with shared() as region:
+    with new_region() as region:
         triton_client.register_system_shared_memory(region.name, region.key, 32, offset=8)
         status = triton_client.get_system_shared_memory_status(region.name)
         row = status[0] if triton_client.http else status.regions[region.name]
@@ -241,86 +243,86 @@ def test_registrations_are_listed_and_removed(triton_client: Client) -> None:
                 8,
                 32,
             )
-        with pytest.raises(InferenceServerException, match="already in manager") as twice:
+        with pytest.raises(InferenceServerException, match="already in manager") as duplicate:
             triton_client.register_system_shared_memory(region.name, region.key, 32)
-        assert twice.value.status() in ("400", "StatusCode.ALREADY_EXISTS")
+        assert duplicate.value.status() in ("400", "StatusCode.ALREADY_EXISTS")
         triton_client.unregister_system_shared_memory(region.name)
         triton_client.unregister_system_shared_memory(region.name)
-        with pytest.raises(InferenceServerException, match="Unable to find system") as gone:
+        with pytest.raises(InferenceServerException, match="Unable to find system") as missing:
             triton_client.get_system_shared_memory_status(region.name)
-        assert gone.value.status() in ("404", "StatusCode.NOT_FOUND")
+        assert missing.value.status() in ("404", "StatusCode.NOT_FOUND")
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
             infer_in_region(triton_client, region)
 
 
 def test_all_regions_are_unregistered(triton_client: Client) -> None:
-    with shared() as region:
+    with new_region() as region:
         for name in ("one", "two"):
             triton_client.register_system_shared_memory(name, region.key, 32)
-        assert len(listed(triton_client)) == 2
+        assert len(region_names(triton_client)) == 2
         triton_client.unregister_system_shared_memory()
-        assert not listed(triton_client)
+        assert not region_names(triton_client)
 
 
-def listed(one: Client) -> list[str]:
-    status = one.get_system_shared_memory_status()
-    return [each["name"] for each in status] if one.http else list(status.regions)
+def region_names(peer: Client) -> list[str]:
+    status = peer.get_system_shared_memory_status()
+    return [each["name"] for each in status] if peer.http else list(status.regions)
 
 
 def test_a_truncated_region_is_reported_and_harms_no_other_request(triton_client: Client) -> None:
     """If the gateway mapped the object, reading beyond its end would end the process."""
     with registered(triton_client) as region:
         region.put(A, B)
-        region.cut(SIZE)
+        region.truncate(SIZE)
         with pytest.raises(InferenceServerException, match="become shorter"):
             infer_in_region(triton_client, region)
-        region.cut(0)
+        region.truncate(0)
         with pytest.raises(InferenceServerException, match="become shorter"):
             infer_in_region(triton_client, region)
-        region.cut(4 * SIZE)
+        region.truncate(4 * SIZE)
         check(triton_client, region, "simple")
 
 
-def test_an_output_that_does_not_fit_names_itself_and_the_sizes(triton_client: Client) -> None:
+def test_an_output_that_does_not_fit_is_an_error_with_the_sizes(triton_client: Client) -> None:
     with registered(triton_client) as region:
         region.put(A, B)
         with pytest.raises(InferenceServerException, match=r"'OUTPUT0' \(10 bytes\).* 64 bytes"):
-            infer_in_region(triton_client, region, out=10)
+            infer_in_region(triton_client, region, output_size=10)
         assert not region.get(np.int32, [1, 16], 2 * SIZE).any()
         with pytest.raises(InferenceServerException, match=r"Invalid offset \+ byte size"):
-            infer_in_region(triton_client, region, out=2 * SIZE + 1)
+            infer_in_region(triton_client, region, output_size=2 * SIZE + 1)
 
 
 def test_concurrent_clients_keep_their_regions_apart(gateway: Infergate) -> None:
     """Clients register, unregister and truncate regions while others run inferences. Each inference
     returns its own numbers or an error."""
-    wrong: list[Any] = []
+    errors: list[Any] = []
 
-    def work(number: int) -> None:
+    def use_regions(number: int) -> None:
         form = FORMS[number % 4]
-        mine = np.full((1, 16), number, np.int32)
-        with client(form, gateway.http, gateway.grpc) as one, shared() as region:
-            region.put(A, mine)
-            for turn in range(30):
+        values = np.full((1, 16), number, np.int32)
+        with client(form, gateway.http, gateway.grpc) as peer, new_region() as region:
+            region.put(A, values)
+            for attempt in range(30):
                 try:
-                    one.register_system_shared_memory(region.name, region.key, 4 * SIZE)
-                    infer_in_region(one, region)
-                    if (region.get(np.int32, [1, 16], 2 * SIZE) != A + mine).any():
-                        wrong.append((number, turn))
+                    peer.register_system_shared_memory(region.name, region.key, 4 * SIZE)
+                    infer_in_region(peer, region)
+                    if (region.get(np.int32, [1, 16], 2 * SIZE) != A + values).any():
+                        errors.append((number, attempt))
                 except InferenceServerException as error:
                     if "already" not in str(error) and "Unable to find" not in str(error):
-                        wrong.append(error)
+                        errors.append(error)
                 finally:
-                    one.unregister_system_shared_memory(region.name if turn % 3 else "")
+                    peer.unregister_system_shared_memory(region.name if attempt % 3 else "")
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=use_regions, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong
-    with client("http", gateway.http, gateway.grpc) as one:
-        assert not listed(one)
+    assert not errors
+    with client("http", gateway.http, gateway.grpc) as peer:
+        assert not region_names(peer)
     held = open_files(gateway.pid)
     assert not [each for each in held if "infergate_test" in each]
 
@@ -332,7 +334,7 @@ def post(gateway: Infergate, path: str, fields: Any) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "names"),
+    ("fields", "expected"),
     [
         ({"key": "/nothing_of_this_name", "byte_size": 1}, "Unable to open"),
         ({"key": "/../etc/passwd", "byte_size": 1}, "Unable to open"),
@@ -351,17 +353,17 @@ def post(gateway: Infergate, path: str, fields: Any) -> tuple[int, str]:
     ],
     ids=str,
 )
-def test_invalid_registrations(gateway: Infergate, fields: Any, names: str) -> None:
-    with shared() as region:
+def test_invalid_registrations(gateway: Infergate, fields: Any, expected: str) -> None:
+    with new_region() as region:
         if isinstance(fields, dict) and fields.get("key") == "KEY":
             fields = {**fields, "key": region.key}
-        status, reported = post(gateway, "/v2/systemsharedmemory/region/wrong/register", fields)
+        status, error = post(gateway, "/v2/systemsharedmemory/region/wrong/register", fields)
     assert status == 400
-    assert names in reported
+    assert expected in error
 
 
 def test_region_names_and_counts_are_bounded(gateway: Infergate, http: Client) -> None:
-    with shared() as region:
+    with new_region() as region:
         fields = {"key": region.key, "byte_size": 1}
         assert post(gateway, "/v2/systemsharedmemory/register", fields)[0] == 400
         long = f"/v2/systemsharedmemory/region/{'x' * 257}/register"
@@ -370,9 +372,9 @@ def test_region_names_and_counts_are_bounded(gateway: Infergate, http: Client) -
             path = f"/v2/systemsharedmemory/region/r{number}/register"
             assert post(gateway, path, fields)[0] == 200
         assert post(gateway, "/v2/systemsharedmemory/region/x/register", fields)[0] == 413
-        assert sorted(listed(http)) == [f"r{number}" for number in range(8)]
+        assert sorted(region_names(http)) == [f"r{number}" for number in range(8)]
         assert post(gateway, "/v2/systemsharedmemory/unregister", b"")[0] == 200
-        assert listed(http) == []
+        assert region_names(http) == []
 
 
 BAD_REGIONS: list[tuple[dict[str, Any], str]] = [
@@ -391,17 +393,17 @@ BAD_REGIONS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "names"), BAD_REGIONS, ids=str)
-def test_regions_in_the_wrong_position(
-    gateway: Infergate, http: Client, wrong: dict[str, Any], names: str
+@pytest.mark.parametrize(("parameters", "expected"), BAD_REGIONS, ids=str)
+def test_invalid_region_parameters(
+    gateway: Infergate, http: Client, parameters: dict[str, Any], expected: str
 ) -> None:
     with registered(http) as region:
-        parameters = {"shared_memory_region": region.name, **wrong}
+        parameters = {"shared_memory_region": region.name, **parameters}
         tensor = {"datatype": "INT32", "shape": [1, 16], "parameters": parameters}
         fields = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
-        status, reported = post(gateway, "/v2/models/simple/infer", fields)
-        assert status == (404 if "other" in names else 413 if "limit" in names else 400)
-        assert names in reported
+        status, error = post(gateway, "/v2/models/simple/infer", fields)
+        assert status == (404 if "other" in expected else 413 if "limit" in expected else 400)
+        assert expected in error
         region.put(A, B)
         check(http, region, "simple")
 
@@ -410,31 +412,31 @@ def test_inline_data_with_a_region_and_classes_in_a_region(
     gateway: Infergate, http: Client
 ) -> None:
     with registered(http) as region:
-        where = {"shared_memory_region": region.name, "shared_memory_byte_size": 64}
-        tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": where}
-        both = {**tensor, "data": [0] * 16}
-        status, reported = post(gateway, "/v2/models/identity/infer", {"inputs": [both]})
-        assert (status, "INPUT0" in reported) == (400, True)
-        output = {"name": "OUTPUT0", "parameters": {**where, "classification": 1}}
+        location = {"shared_memory_region": region.name, "shared_memory_byte_size": 64}
+        tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "parameters": location}
+        ambiguous = {**tensor, "data": [0] * 16}
+        status, error = post(gateway, "/v2/models/identity/infer", {"inputs": [ambiguous]})
+        assert (status, "INPUT0" in error) == (400, True)
+        output = {"name": "OUTPUT0", "parameters": {**location, "classification": 1}}
         infer_input = {"inputs": [tensor], "outputs": [output]}
-        status, reported = post(gateway, "/v2/models/identity/infer", infer_input)
-        assert (status, "OUTPUT0" in reported) == (400, True)
+        status, error = post(gateway, "/v2/models/identity/infer", infer_input)
+        assert (status, "OUTPUT0" in error) == (400, True)
 
 
 def test_a_request_reads_up_to_the_body_limit(gateway: Infergate, http: Client) -> None:
     with registered(http, 3 * 2**20) as region:
-        where = {"shared_memory_region": region.name, "shared_memory_byte_size": 3 * 2**20}
-        tensor = {"datatype": "UINT8", "shape": [3 * 2**20], "parameters": where}
-        two = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
-        assert post(gateway, "/v2/models/identity/infer", two)[0] == 413
-        one = {
+        location = {"shared_memory_region": region.name, "shared_memory_byte_size": 3 * 2**20}
+        tensor = {"datatype": "UINT8", "shape": [3 * 2**20], "parameters": location}
+        too_large = {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(2)]}
+        assert post(gateway, "/v2/models/identity/infer", too_large)[0] == 413
+        fitting = {
             "inputs": [{"name": "INPUT0", **tensor}],
-            "outputs": [{"name": "OUTPUT0", "parameters": where}],
+            "outputs": [{"name": "OUTPUT0", "parameters": location}],
         }
-        assert post(gateway, "/v2/models/identity/infer", one)[0] == 200  # in another thread
+        assert post(gateway, "/v2/models/identity/infer", fitting)[0] == 200  # in another thread
 
 
-def test_memory_on_a_gpu_needs_a_backend_that_reads_it(triton_client: Client) -> None:
+def test_gpu_memory_is_refused_without_a_backend_that_reads_it(triton_client: Client) -> None:
     handle = b"AAAA" if triton_client.http else b"0" * 64
     with pytest.raises(InferenceServerException, match="GPUs not supported") as refused:
         triton_client.register_cuda_shared_memory("gpu", handle, 0, 64)
@@ -451,7 +453,7 @@ def test_the_extension_is_listed_only_when_enabled(triton_client: Client) -> Non
     assert "cuda_shared_memory" not in extensions
 
 
-# ---- before a real Triton
+# ---- Triton as the backend
 
 
 @pytest.fixture(scope="module")
@@ -463,17 +465,17 @@ def copying(triton: Triton) -> Iterator[Infergate]:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("backend", ["rest", "grpc"])
 def test_a_backend_sees_no_difference(copying: Infergate, form: str, backend: str) -> None:
-    with client(form, copying.http, copying.grpc) as one, registered(one) as region:
-        check(one, region, f"{backend}.simple")
+    with client(form, copying.http, copying.grpc) as peer, registered(peer) as region:
+        check(peer, region, f"{backend}.simple")
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc"])
 def test_a_backend_sees_no_difference_in_streams(copying: Infergate, backend: str) -> None:
-    with client("grpc", copying.http, copying.grpc) as one, registered(one) as region:
-        check_stream(one, region, f"{backend}.simple")
+    with client("grpc", copying.http, copying.grpc) as peer, registered(peer) as region:
+        check_stream(peer, region, f"{backend}.simple")
         if backend == "grpc":  # V2 REST has no streams, and decoupled models need them
-            wait = one.input("WAIT", np.zeros(1, np.uint32), "UINT32")
-            check_repeated(one, region, "grpc.repeat_int32", wait)
+            wait = peer.input("WAIT", np.zeros(1, np.uint32), "UINT32")
+            check_repeated(peer, region, "grpc.repeat_int32", wait)
 
 
 @pytest.fixture(scope="module", params=["v2-rest", "v2-grpc"])
@@ -484,23 +486,23 @@ def forwarding(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infer
         yield running
 
 
-def ways(gateway: Infergate, one: Client) -> set[str]:
-    """Return the pipelines of ``one``'s inferences on the route to Triton, which the access log
-    reports."""
-    spoken = "v2-rest" if one.http else "v2-grpc"
+def pipelines(gateway: Infergate, peer: Client) -> set[str]:
+    """Return the pipelines that the access log reports for ``peer``'s inferences on the route to
+    Triton."""
+    protocol = "v2-rest" if peer.http else "v2-grpc"
 
     def lines() -> list[dict[str, Any]]:
-        sent = {"protocol": spoken, "model": "forwarded.simple"}.items()
-        return [line for line in gateway.logged("request") if sent <= line.items()]
+        fields = {"protocol": protocol, "model": "forwarded.simple"}.items()
+        return [line for line in gateway.logged("request") if fields <= line.items()]
 
-    until(lambda: bool(lines()), "a thread writes the log")
+    until(lambda: bool(lines()), "the request is logged")
     return {line["pipeline"] for line in lines() if line["outcome"] == "ok"}
 
 
-def same_protocol(gateway: Infergate, one: Client) -> bool:
-    spoken = "v2-rest" if one.http else "v2-grpc"
+def same_protocol(gateway: Infergate, peer: Client) -> bool:
+    protocol = "v2-rest" if peer.http else "v2-grpc"
     config = Path(gateway.log).parent / "routes.yaml"
-    return f"protocol: {spoken}" in config.read_text()
+    return f"protocol: {protocol}" in config.read_text()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -508,69 +510,69 @@ def test_regions_are_registered_with_a_backend_that_reads_them(
     forwarding: Infergate, triton: Triton, form: str
 ) -> None:
     with (
-        client(form, forwarding.http, forwarding.grpc) as one,
+        client(form, forwarding.http, forwarding.grpc) as peer,
         client("http", triton.http, triton.grpc) as direct,
-        registered(one) as region,
+        registered(peer) as region,
     ):
         assert direct.get_system_shared_memory_status(region.name)
-        check(one, region, "forwarded.simple")
-        assert ways(forwarding, one) == {"translate"}  # to compare offsets with sizes
+        check(peer, region, "forwarded.simple")
+        assert pipelines(forwarding, peer) == {"translate"}  # to compare offsets with sizes
         with pytest.raises(InferenceServerException, match="Invalid offset"):
-            infer_in_region(one, region, "forwarded.simple", out=2 * SIZE + 1)
-        check(one, region, "simple")  # the gateway reads the region for another backend
+            infer_in_region(peer, region, "forwarded.simple", output_size=2 * SIZE + 1)
+        check(peer, region, "simple")  # the gateway reads the region for another backend
         # Triton keeps the regions when it reports an unknown model.
         direct.unregister_system_shared_memory(region.name)
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
-            infer_in_region(one, region, "forwarded.simple")
-        check(one, region, "simple")
+            infer_in_region(peer, region, "forwarded.simple")
+        check(peer, region, "simple")
 
 
 def test_forwarded_regions_in_streams(forwarding: Infergate) -> None:
-    with client("grpc", forwarding.http, forwarding.grpc) as one, registered(one) as region:
-        check_stream(one, region, "forwarded.simple")
-        check_stream(one, region, "simple")
-        if same_protocol(forwarding, one):
-            wait = one.input("WAIT", np.zeros(1, np.uint32), "UINT32")
-            check_repeated(one, region, "forwarded.repeat_int32", wait)
+    with client("grpc", forwarding.http, forwarding.grpc) as peer, registered(peer) as region:
+        check_stream(peer, region, "forwarded.simple")
+        check_stream(peer, region, "simple")
+        if same_protocol(forwarding, peer):
+            wait = peer.input("WAIT", np.zeros(1, np.uint32), "UINT32")
+            check_repeated(peer, region, "forwarded.repeat_int32", wait)
 
 
 def test_regions_rejected_by_a_backend_are_not_registered(
     forwarding: Infergate, triton: Triton
 ) -> None:
     with (
-        client("grpc", forwarding.http, forwarding.grpc) as one,
+        client("grpc", forwarding.http, forwarding.grpc) as peer,
         client("http", triton.http, triton.grpc) as direct,
-        shared() as region,
+        new_region() as region,
     ):
         direct.register_system_shared_memory(region.name, region.key, 64)
         with pytest.raises(InferenceServerException, match="already in manager"):
-            one.register_system_shared_memory(region.name, region.key, 64)
-        assert region.name not in listed(one)
-        one.unregister_system_shared_memory(region.name)  # the region is registered there as well
-        one.register_system_shared_memory(region.name, region.key, 64)
-        one.unregister_system_shared_memory(region.name)
+            peer.register_system_shared_memory(region.name, region.key, 64)
+        assert region.name not in region_names(peer)
+        peer.unregister_system_shared_memory(region.name)  # the region is registered there as well
+        peer.register_system_shared_memory(region.name, region.key, 64)
+        peer.unregister_system_shared_memory(region.name)
         with pytest.raises(InferenceServerException):  # this Triton has no GPU
-            one.register_cuda_shared_memory("gpu", b"0" * 64, 0, 64)
-        assert not one.get_cuda_shared_memory_status().regions
+            peer.register_cuda_shared_memory("gpu", b"0" * 64, 0, 64)
+        assert not peer.get_cuda_shared_memory_status().regions
 
 
 def test_shared_memory_is_off_by_default(triton: Triton) -> None:
     off = COPIED.replace("control: {{shared_memory: true}}", "")
     with (
         started_infergate(off.format(http=triton.http, grpc=triton.grpc)) as running,
-        shared() as region,
+        new_region() as region,
     ):
         for form in FORMS:
-            with client(form, running.http, running.grpc) as one:
+            with client(form, running.http, running.grpc) as peer:
                 with pytest.raises(InferenceServerException, match="not supported") as refused:
-                    one.register_system_shared_memory(region.name, region.key, 64)
+                    peer.register_system_shared_memory(region.name, region.key, 64)
                 assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
-                assert not listed(one)
-                one.unregister_system_shared_memory()
+                assert not region_names(peer)
+                peer.unregister_system_shared_memory()
                 for model in ("simple", "rest.simple", "grpc.simple"):
                     with pytest.raises(InferenceServerException, match="not enabled") as refused:
-                        infer_in_region(one, region, model)
+                        infer_in_region(peer, region, model)
                     assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
-                metadata = one.get_server_metadata()
-                response = metadata["extensions"] if one.http else metadata.extensions
+                metadata = peer.get_server_metadata()
+                response = metadata["extensions"] if peer.http else metadata.extensions
                 assert "system_shared_memory" not in response

@@ -1,5 +1,5 @@
-"""Tests streams: real tritonclient → infergate → the embedded models, a real Triton and a real
-MLServer.
+"""Tests streams of a real tritonclient through infergate to the embedded models, a real Triton and
+a real MLServer.
 
 The first gateway serves Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M`` over V2
 REST. The second gateway serves MLServer's models as ``mlserver.M``. The third gateway has the
@@ -30,13 +30,13 @@ from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
 METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
-INSIDE = """
+EMBEDDED = """
 backends:
-  inside: {protocol: builtin}
+  embedded: {protocol: builtin}
 routes:
-  - {model: quick, backend: inside, timeout: 300ms, rewrite: {model: repeat}}
-  - {model: steady, backend: inside, timeout: 20s, idle_timeout: 300ms, rewrite: {model: repeat}}
-  - {model: '*', backend: inside}
+  - {model: quick, backend: embedded, timeout: 300ms, rewrite: {model: repeat}}
+  - {model: steady, backend: embedded, timeout: 20s, idle_timeout: 300ms, rewrite: {model: repeat}}
+  - {model: '*', backend: embedded}
 """
 TRITON = """
 backends:
@@ -70,8 +70,8 @@ listeners:
 
 
 @pytest.fixture(scope="module")
-def inside() -> Iterator[Infergate]:
-    with started_infergate(INSIDE) as running:
+def embedded() -> Iterator[Infergate]:
+    with started_infergate(EMBEDDED) as running:
         yield running
         assert logged_bugs(running) == ""
 
@@ -90,7 +90,7 @@ def before_mlserver(mlserver: MLServer) -> Iterator[Infergate]:
         assert logged_bugs(running) == ""
 
 
-@pytest.fixture(params=["inside", pytest.param("triton", marks=pytest.mark.triton)])
+@pytest.fixture(params=["embedded", pytest.param("triton", marks=pytest.mark.triton)])
 def gateway(request: pytest.FixtureRequest) -> Infergate:
     """Serve ``repeat``, ``quick``, ``simple`` and ``accumulate``, embedded or in Triton."""
     name = "before_triton" if request.param == "triton" else request.param
@@ -103,29 +103,29 @@ class Streaming:
 
     def __init__(self, address: str, **options: Any) -> None:
         self.client = tc.InferenceServerClient(address)
-        self.given: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self.client.start_stream(lambda result, error: self.given.put((result, error)), **options)
+        self.results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.client.start_stream(lambda result, error: self.results.put((result, error)), **options)
 
     def next(self) -> Any:
-        result, error = self.given.get(timeout=SECONDS)
+        result, error = self.results.get(timeout=SECONDS)
         if error is not None:
             raise error
         return result
 
     def repeat(
-        self, count: int, delay: int | list[int] = 0, model: str = "repeat", **more: Any
+        self, count: int, delay: int | list[int] = 0, model: str = "repeat", **fields: Any
     ) -> None:
         inputs = [
             tensor("IN", np.arange(count, dtype=np.int32)),
             tensor("DELAY", np.full(count, delay, np.uint32)),
         ]
-        if self.waits():
+        if self.has_wait_input():
             inputs.append(tensor("WAIT", np.zeros(1, np.uint32)))
-        self.client.async_stream_infer(model, inputs, **more)
+        self.client.async_stream_infer(model, inputs, **fields)
 
     @functools.cache  # noqa: B019 - a handful of objects
-    def waits(self) -> bool:
-        """Whether the model is Triton's model, which has one more input."""
+    def has_wait_input(self) -> bool:
+        """Return whether ``repeat`` is Triton's model, which has one more input."""
         metadata = self.client.get_model_metadata("repeat")
         return any(each.name == "WAIT" for each in metadata.inputs)
 
@@ -154,11 +154,11 @@ def test_a_decoupled_model_sends_responses_one_by_one(gateway: Infergate) -> Non
 
         def first_arrival() -> float:
             """Return the time from the request to its first response, after all have arrived."""
-            began, arrivals = time.monotonic(), []
+            start, arrivals = time.monotonic(), []
             stream.repeat(4, delay=150, request_id="mine")
             for index in range(4):
                 result = stream.next()
-                arrivals.append(time.monotonic() - began)
+                arrivals.append(time.monotonic() - start)
                 response = result.get_response()
                 assert (response.model_name, response.model_version) == ("repeat", "1")
                 assert response.id == "mine"
@@ -227,7 +227,7 @@ def test_sequences_in_a_stream(gateway: Infergate) -> None:
 
 def test_errors_are_sent_in_the_stream(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
-        stream.repeat(1, model="triton.nosuch" if stream.waits() else "nosuch")
+        stream.repeat(1, model="triton.nosuch" if stream.has_wait_input() else "nosuch")
         with pytest.raises(InferenceServerException, match="nosuch"):
             stream.next()
         stream.client.async_stream_infer("simple", [tensor("INPUT0", np.ones((1, 16), np.int32))])
@@ -241,7 +241,9 @@ def test_an_error_ends_the_stream_on_request(gateway: Infergate) -> None:
     with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.repeat(1)
         stream.next()
-        stream.client.async_stream_infer("no.route.at.all" if stream.waits() else "nosuch", [])
+        stream.client.async_stream_infer(
+            "no.route.at.all" if stream.has_wait_input() else "nosuch", []
+        )
         with pytest.raises(InferenceServerException) as caught:
             stream.next()
         assert caught.value.status() == "StatusCode.NOT_FOUND"
@@ -317,8 +319,8 @@ def test_a_clients_deadline_bounds_the_stream(gateway: Infergate) -> None:
         assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
 
 
-def repeat_message(count: int, delay: int = 0, wait: bool = False, **more: Any) -> bytes:
-    message = pb.ModelInferRequest(**{"model_name": "repeat", **more})
+def repeat_message(count: int, delay: int = 0, wait: bool = False, **fields: Any) -> bytes:
+    message = pb.ModelInferRequest(**{"model_name": "repeat", **fields})
     arrays = {"IN": np.arange(count, dtype="i4"), "DELAY": np.full(count, delay, "u4")}
     if wait:
         arrays["WAIT"] = np.zeros(1, "u4")
@@ -331,12 +333,12 @@ def repeat_message(count: int, delay: int = 0, wait: bool = False, **more: Any) 
 
 def test_a_unary_inference_of_a_decoupled_model_is_refused(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
-        message = repeat_message(2, wait=stream.waits())
+        message = repeat_message(2, wait=stream.has_wait_input())
     with channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, message).code is grpc.StatusCode.UNIMPLEMENTED
 
 
-def answers_to_twenty(gateway: Infergate, model: str) -> list[Any]:
+def results_of_twenty_requests(gateway: Infergate, model: str) -> list[Any]:
     with streaming(gateway) as stream:
         for value in range(20):
             array = np.array([value], np.int32)
@@ -350,21 +352,21 @@ def answers_to_twenty(gateway: Infergate, model: str) -> list[Any]:
 
 @pytest.mark.parametrize("model", ["triton.id_INT32", "rest.id_INT32"])
 def test_servers_with_and_without_streams(before_triton: Infergate, model: str) -> None:
-    results = answers_to_twenty(before_triton, model)
+    results = results_of_twenty_requests(before_triton, model)
     assert [result.get_response().id for result in results] == [str(value) for value in range(20)]
     assert all(map(final, results))
 
 
 def test_mlserver_responses_arrive_as_they_are_sent(before_mlserver: Infergate) -> None:
     """MLServer does not mark the last response."""
-    answers_to_twenty(before_mlserver, "mlserver.identity")
+    results_of_twenty_requests(before_mlserver, "mlserver.identity")
 
 
 def test_mlservers_own_form_is_read(before_mlserver: Infergate) -> None:
     with streaming(before_mlserver) as stream:
-        three = [tensor("INPUT0", np.array([3], np.int32))]
+        tensors = [tensor("INPUT0", np.array([3], np.int32))]
         stream.client.async_stream_infer(
-            "mlserver.count", three, request_id="x", enable_empty_final_response=True
+            "mlserver.count", tensors, request_id="x", enable_empty_final_response=True
         )
         results = [stream.next() for _ in range(4)]
         assert [final(result) for result in results] == [False, False, False, True]
@@ -377,21 +379,21 @@ def test_mlservers_own_form_is_read(before_mlserver: Infergate) -> None:
             stream.next()
 
 
-def plainly(address: str, messages: list[bytes]) -> list[Any]:
+def plain_stream(address: str, messages: list[bytes]) -> list[Any]:
     """Parse the responses with MLServer's generated client."""
     with channel(address) as rpc_channel:
-        answers = rpc_channel.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
-        return [pb.ModelInferResponse.FromString(answer) for answer in answers]
+        responses = rpc_channel.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
+        return [pb.ModelInferResponse.FromString(response) for response in responses]
 
 
 def test_mlservers_format_is_sent_if_configured(triton: Triton) -> None:
     with started_infergate(TRITON.format(triton=triton), PLAIN) as gateway:
-        answers = plainly(gateway.grpc, [repeat_message(3, wait=True, id="mine")])
-        assert [(each.id, each.model_name) for each in answers] == [("mine", "repeat")] * 3
-        assert [each.raw_output_contents[0][0] for each in answers] == [0, 1, 2]
-        assert "triton_final_response" not in answers[0].parameters
+        responses = plain_stream(gateway.grpc, [repeat_message(3, wait=True, id="mine")])
+        assert [(each.id, each.model_name) for each in responses] == [("mine", "repeat")] * 3
+        assert [each.raw_output_contents[0][0] for each in responses] == [0, 1, 2]
+        assert "triton_final_response" not in responses[0].parameters
         with pytest.raises(grpc.RpcError) as caught:
-            plainly(gateway.grpc, [repeat_message(1, model_name="triton.nosuch")])
+            plain_stream(gateway.grpc, [repeat_message(1, model_name="triton.nosuch")])
         assert "nosuch" in caught.value.details()
 
 
@@ -400,19 +402,19 @@ def test_mlserver_responses_pass_through_in_its_format(mlserver: MLServer) -> No
         message = pb.ModelInferRequest(model_name="mlserver.count", id="y")
         message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
         message.raw_input_contents.append(b"\2\0\0\0")
-        theirs = pb.ModelInferRequest()
-        theirs.CopyFrom(message)
-        theirs.model_name = "count"
-        ours = plainly(gateway.grpc, [message.SerializeToString()])
-        direct = plainly(mlserver.grpc, [theirs.SerializeToString()])
-        assert [each.id for each in ours] == [each.id for each in direct] == ["y", "y"]
-        assert [each.raw_output_contents for each in ours] == [
+        direct_message = pb.ModelInferRequest()
+        direct_message.CopyFrom(message)
+        direct_message.model_name = "count"
+        forwarded = plain_stream(gateway.grpc, [message.SerializeToString()])
+        direct = plain_stream(mlserver.grpc, [direct_message.SerializeToString()])
+        assert [each.id for each in forwarded] == [each.id for each in direct] == ["y", "y"]
+        assert [each.raw_output_contents for each in forwarded] == [
             each.raw_output_contents for each in direct
         ]
 
 
 @contextmanager
-def metadata_of() -> Iterator[str]:
+def metadata_server() -> Iterator[str]:
     """Start a server that sends two responses per request and metadata before and after them."""
 
     def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -436,7 +438,7 @@ def metadata_of() -> Iterator[str]:
 
 
 def test_backend_headers_are_returned_at_the_end_of_the_stream() -> None:
-    with metadata_of() as address:
+    with metadata_server() as address:
         text = (
             f'backends:\n  b: {{protocol: v2-grpc, endpoints: ["grpc://{address}"], '
             "return_headers: [x-*]}\nroutes:\n  - {model: m, backend: b}\n"
@@ -452,7 +454,7 @@ def test_backend_headers_are_returned_at_the_end_of_the_stream() -> None:
     assert metadata in ({"x-first": each, "x-last": each} for each in ("one", "two"))
 
 
-def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> None:
+def test_streams_equal_those_of_triton(before_triton: Infergate, triton: Triton) -> None:
     """Messages are equal, except for the model's name if the route rewrites it."""
 
     def stream(address: str, flag: bool) -> list[Any]:
@@ -463,13 +465,13 @@ def test_the_same_as_triton_itself(before_triton: Infergate, triton: Triton) -> 
         if address == before_triton.grpc:
             message.model_name = "triton.repeat_int32"
         with channel(address) as rpc_channel:
-            answers = rpc_channel.stream_stream(METHOD)(
+            responses = rpc_channel.stream_stream(METHOD)(
                 iter([message.SerializeToString()]), timeout=20
             )
-            read = [pb.ModelStreamInferResponse.FromString(answer) for answer in answers]
-        for each in read:
+            parsed = [pb.ModelStreamInferResponse.FromString(response) for response in responses]
+        for each in parsed:
             each.infer_response.model_name = each.infer_response.model_name.removeprefix("triton.")
-        return read
+        return parsed
 
     for flag in (False, True):
         assert stream(before_triton.grpc, flag) == stream(triton.grpc, flag)
@@ -482,25 +484,25 @@ def test_a_disconnected_client_cancels_in_triton(before_triton: Infergate) -> No
             tensor("SECONDS", np.array([seconds], np.float32)),
         ]
 
-    def cancelled() -> int:
+    def cancelled_count() -> int:
         with streaming(before_triton) as stream:
             stream.client.async_stream_infer("triton.slow", slow(0))
             return int(stream.next().as_numpy("CANCELLED")[0])
 
-    before = cancelled()
+    before = cancelled_count()
     with streaming(before_triton) as stream:
         stream.client.async_stream_infer("triton.slow", slow(SECONDS))
         stream.repeat(1)
         stream.next()  # the first request has been sent by now
-    until(lambda: cancelled() == before + 1, "Triton cancels the request")
+    until(lambda: cancelled_count() == before + 1, "Triton cancels the request")
     until(
         lambda: counted(before_triton, operation="stream_infer", outcome="cancelled") >= 1,
-        "the metrics tell",
+        "the metrics count it",
     )
 
 
-def test_each_request_is_logged_with_its_response_count(inside: Infergate) -> None:
-    with streaming(inside, headers={"x-request-id": "told"}) as stream:
+def test_each_request_is_logged_with_its_response_count(embedded: Infergate) -> None:
+    with streaming(embedded, headers={"x-request-id": "count-test"}) as stream:
         stream.repeat(3)
         for _ in range(3):
             stream.next()
@@ -509,9 +511,9 @@ def test_each_request_is_logged_with_its_response_count(inside: Infergate) -> No
             stream.next()
 
     def lines() -> list[dict[str, Any]]:
-        return [line for line in inside.logged("request") if line["request_id"] == "told"]
+        return [line for line in embedded.logged("request") if line["request_id"] == "count-test"]
 
-    until(lambda: len(lines()) == 2, "both are logged")
+    until(lambda: len(lines()) == 2, "both requests are logged")
     fields = {(line["operation"], line["model"], line["outcome"]): line for line in lines()}
     good = fields["stream_infer", "repeat", "ok"]
     assert good["messages"] == 3
@@ -519,37 +521,39 @@ def test_each_request_is_logged_with_its_response_count(inside: Infergate) -> No
     assert good["bytes_out"]
     assert fields["stream_infer", "nosuch", "not_found"]["messages"] == 1
     until(
-        lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "no request is in progress"
+        lambda: "infergate_in_flight_requests 0.0" in embedded.metrics(),
+        "no request is in progress",
     )
 
 
-def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
+def test_a_slow_reader_costs_bounded_memory(embedded: Infergate) -> None:
     """The stream has 20,000 responses of 60 KB; the reader takes a few."""
     count, padding = 20_000, "p" * 60_000
-    held: queue.Queue[bytes | None] = queue.Queue()
-    with channel(inside.grpc) as rpc_channel, limited_growth(inside.pid, 64 << 20):
-        held.put(repeat_message(count, id=padding))
-        stream = rpc_channel.stream_stream(METHOD)(iter(held.get, None))
-        for answer in itertools.islice(stream, 5):
-            assert len(answer) > len(padding)
+    messages: queue.Queue[bytes | None] = queue.Queue()
+    with channel(embedded.grpc) as rpc_channel, limited_growth(embedded.pid, 64 << 20):
+        messages.put(repeat_message(count, id=padding))
+        stream = rpc_channel.stream_stream(METHOD)(iter(messages.get, None))
+        for response in itertools.islice(stream, 5):
+            assert len(response) > len(padding)
         time.sleep(2)  # time for the server to send ahead
         stream.cancel()
-        held.put(None)
+        messages.put(None)
     until(
-        lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "no request is in progress"
+        lambda: "infergate_in_flight_requests 0.0" in embedded.metrics(),
+        "no request is in progress",
     )
 
 
 @pytest.mark.parametrize("message", [b"", b"\xff", b"\x0a\x05simpl", b"\x0a\x06simple\x2a\x01"])
-def test_a_malformed_message_fails_only_its_request(inside: Infergate, message: bytes) -> None:
-    with channel(inside.grpc) as rpc_channel:
+def test_a_malformed_message_fails_only_its_request(embedded: Infergate, message: bytes) -> None:
+    with channel(embedded.grpc) as rpc_channel:
         stream = rpc_channel.stream_stream(METHOD)
-        answers = list(stream(iter([message, repeat_message(1, id="good")]), timeout=SECONDS))
-    read = [pb.ModelStreamInferResponse.FromString(answer) for answer in answers]
-    assert [bool(each.error_message) for each in read] == [True, False]
-    assert read[1].infer_response.id == "good"
+        responses = list(stream(iter([message, repeat_message(1, id="good")]), timeout=SECONDS))
+    parsed = [pb.ModelStreamInferResponse.FromString(response) for response in responses]
+    assert [bool(each.error_message) for each in parsed] == [True, False]
+    assert parsed[1].infer_response.id == "good"
 
 
-def test_an_empty_stream(inside: Infergate) -> None:
-    with channel(inside.grpc) as rpc_channel:
+def test_an_empty_stream(embedded: Infergate) -> None:
+    with channel(embedded.grpc) as rpc_channel:
         assert list(rpc_channel.stream_stream(METHOD)(iter([]), timeout=SECONDS)) == []

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API on the HTTP listener, and a server of it behind infergate."""
+"""Tests TensorFlow Serving's REST API with a client and a server of it."""
 
 from __future__ import annotations
 
@@ -104,34 +104,34 @@ def received(server: Server) -> list[tuple[str, Any]]:
     return server.requests
 
 
-def sent(running: Infergate, path: str, document: Any, **headers: str) -> tuple[int, Any]:
+def send(running: Infergate, path: str, document: Any, **headers: str) -> tuple[int, Any]:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     response = post(running.http, path, body, headers)
     return response.status, response.json
 
 
 def test_a_client_and_a_server_of_the_same_api(gateway: Infergate, received: Any) -> None:
-    for body, answer in (
+    for body, expected in (
         ({"instances": [1.0, 2.0]}, {"predictions": [2.5, 3.0]}),
         ({"inputs": {"x": [4]}}, {"outputs": [4.0]}),
         ({"signature_name": "sum", "inputs": [0]}, None),
     ):
-        status, document = sent(gateway, f"{PATH}/labels/canary:predict", body)
+        status, document = send(gateway, f"{PATH}/labels/canary:predict", body)
         assert received.pop() == (f"{PATH}/labels/canary:predict", body)  # unchanged
-        if answer:
-            assert (status, document) == (200, answer)
+        if expected:
+            assert (status, document) == (200, expected)
 
 
 def test_names_are_rewritten(gateway: Infergate, received: Any) -> None:
-    assert sent(gateway, "/v1/models/other:predict", {"instances": [1]})[0] == 200
+    assert send(gateway, "/v1/models/other:predict", {"instances": [1]})[0] == 200
     assert received.pop()[0] == f"{PATH}/versions/3:predict"
-    assert sent(gateway, f"{PATH}/labels/stable:predict", {"instances": [1]})[0] == 200
+    assert send(gateway, f"{PATH}/labels/stable:predict", {"instances": [1]})[0] == 200
     assert received.pop()[0] == f"{PATH}/versions/3:predict"
-    status, document = sent(gateway, "/v1/models/renamed:predict", {"instances": [1]})
+    status, document = send(gateway, "/v1/models/renamed:predict", {"instances": [1]})
     assert (status, document) == (200, {"predictions": [2.5]})
     assert received.pop() == (f"{PATH}:predict", {"inputs": {"x": [1.0]}})  # translated
-    mapped = {"signature_name": "again", "instances": [1]}
-    assert sent(gateway, f"{PATH}:predict", mapped) == (200, {"predictions": [2.5]})
+    body = {"signature_name": "again", "instances": [1]}
+    assert send(gateway, f"{PATH}:predict", body) == (200, {"predictions": [2.5]})
     assert received.pop() == (f"{PATH}/versions/3:predict", {"inputs": {"x": [1.0]}})
 
 
@@ -142,7 +142,7 @@ def test_invalid_requests_do_not_reach_the_server(gateway: Infergate, received: 
         ({"signature_name": "nope", "instances": [1]}, 'Serving signature name: "nope" not found'),
         (b'{"instances": ' + b"[" * 100_000, "nested over 100 levels"),
     ):
-        status, document = sent(gateway, f"{PATH}:predict", body)
+        status, document = send(gateway, f"{PATH}:predict", body)
         assert status == 400
         assert text in document["error"]
     assert received == []
@@ -150,8 +150,8 @@ def test_invalid_requests_do_not_reach_the_server(gateway: Infergate, received: 
 
 def test_compressed_requests(gateway: Infergate, received: Any) -> None:
     body = gzip.compress(json.dumps({"instances": [1]}).encode())
-    answer = sent(gateway, f"{PATH}:predict", body, **{"Content-Encoding": "gzip"})
-    assert answer == (200, {"predictions": [2.5]})
+    response = send(gateway, f"{PATH}:predict", body, **{"Content-Encoding": "gzip"})
+    assert response == (200, {"predictions": [2.5]})
     assert received.pop()[1] == {"instances": [1]}
 
 
@@ -162,10 +162,10 @@ def test_forwarded_calls(gateway: Infergate, received: Any) -> None:
         ("other", f"{PATH}/versions/3:classify"),
         ("renamed", f"{PATH}:classify"),  # translated
     ):
-        status, document = sent(gateway, f"/v1/models/{model}:classify", body)
+        status, document = send(gateway, f"/v1/models/{model}:classify", body)
         assert (status, document) == (200, {"results": [[["cat", 0.5]]]})
         assert received.pop() == (path, body)
-    status, document = sent(gateway, "/v1/models/digits:regress", body)
+    status, document = send(gateway, "/v1/models/digits:regress", body)
     assert status == 501
     assert "regress needs a backend that speaks" in document["error"]
 
@@ -174,21 +174,21 @@ def test_forwarded_calls_that_helpers_read(gateway: Infergate, received: Any) ->
     examples = [{"a": "x" * 1000}] * 400
     body = {"examples": examples}
     for model in ("half_plus_two", "renamed"):
-        answer = sent(gateway, f"/v1/models/{model}:classify", body)
-        assert answer == (200, {"results": [[["cat", 0.5]]]})
+        response = send(gateway, f"/v1/models/{model}:classify", body)
+        assert response == (200, {"results": [[["cat", 0.5]]]})
         assert received.pop() == (f"{PATH}:classify", body)
     literals = {"examples": [{"a": float("nan")}, *examples[:100]]}
-    assert sent(gateway, f"{PATH}:classify", literals)[0] == 200
+    assert send(gateway, f"{PATH}:classify", literals)[0] == 200
     assert json.dumps(received.pop()[1]) == json.dumps(literals)
 
 
 def test_requested_outputs_over_v2(gateway: Infergate, received: Any) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
     body = {"inputs": [tensor], "outputs": [{"name": "z"}]}
-    status, document = sent(gateway, "/v2/models/renamed/infer", body)
+    status, document = send(gateway, "/v2/models/renamed/infer", body)
     assert (status, [output["name"] for output in document["outputs"]]) == (200, ["z"])
     received.clear()
-    status, document = sent(gateway, "/v2/models/half_plus_two/infer", body)
+    status, document = send(gateway, "/v2/models/half_plus_two/infer", body)
     assert status == 400
     assert "output tensor alias not found in signature: z" in document["error"]
     assert received == []
@@ -197,22 +197,22 @@ def test_requested_outputs_over_v2(gateway: Infergate, received: Any) -> None:
 def test_errors_of_the_server(gateway: Infergate, server: Server, received: Any) -> None:
     for status, expected in ((400, 400), (404, 404), (503, 503), (500, 500)):
         server.error = status, {"error": "why not"}
-        answer = sent(gateway, f"{PATH}:predict", {"instances": [1]})
+        response = send(gateway, f"{PATH}:predict", {"instances": [1]})
         text = "Servable not found for request: Latest(half_plus_two)"
-        assert answer == (expected, {"error": text if status == 404 else "why not"})
+        assert response == (expected, {"error": text if status == 404 else "why not"})
     assert received
 
 
 def test_metadata_and_status(gateway: Infergate, received: Any) -> None:
     del received
-    answer = get(gateway.http, "/v1/models/other/metadata")
-    assert answer.status == 200
-    assert answer.json["model_spec"]["name"] == "other"
-    signatures = answer.json["metadata"]["signature_def"]["signature_def"]
+    response = get(gateway.http, "/v1/models/other/metadata")
+    assert response.status == 200
+    assert response.json["model_spec"]["name"] == "other"
+    signatures = response.json["metadata"]["signature_def"]["signature_def"]
     assert signatures == {"serving_default": SIGNATURE, "sum": SIGNATURE}
-    answer = get(gateway.http, "/v1/models/half_plus_two")
-    assert (answer.status, answer.json["ready"]) == (200, True)
-    assert [entry["status"]["error_code"] for entry in answer.json["model_version_status"]] == [
+    response = get(gateway.http, "/v1/models/half_plus_two")
+    assert (response.status, response.json["ready"]) == (200, True)
+    assert [entry["status"]["error_code"] for entry in response.json["model_version_status"]] == [
         "NOT_FOUND", "OK"
     ]  # fmt: skip
     inputs = get(gateway.http, "/v2/models/half_plus_two").json["inputs"]
@@ -223,12 +223,12 @@ def test_metadata_and_status(gateway: Infergate, received: Any) -> None:
 
 def test_images_are_read_and_written_by_helpers(gateway: Infergate) -> None:
     image = np.random.default_rng(0).random((2, 224, 224, 3), np.float32)
-    status, document = sent(gateway, "/v1/models/images:predict", {"instances": image.tolist()})
+    status, document = send(gateway, "/v1/models/images:predict", {"instances": image.tolist()})
     assert status == 200
     assert np.array_equal(np.array(document["predictions"], np.float32), image)
-    nested = image.tolist()
-    nested[1][200][3] = nested[1][200][3][:2]
-    status, document = sent(gateway, "/v1/models/images:predict", {"instances": nested})
+    ragged = image.tolist()
+    ragged[1][200][3] = ragged[1][200][3][:2]
+    status, document = send(gateway, "/v1/models/images:predict", {"instances": ragged})
     assert status == 400
     assert "tensor 'INPUT0'[1][200][3]" in document["error"]
 
@@ -236,8 +236,8 @@ def test_images_are_read_and_written_by_helpers(gateway: Infergate) -> None:
 def test_a_probe_describes_the_named_models_and_its_requests_run(server: Server) -> None:
     address = server.address
     document = probe(address, "--model", "half_plus_two")
-    [found] = document["servers"]
-    assert (found["server"], found["lists_models"]) == ("TensorFlow Serving", False)
+    [probed_server] = document["servers"]
+    assert (probed_server["server"], probed_server["lists_models"]) == ("TensorFlow Serving", False)
     model = models_of(document)["half_plus_two"]
     assert model["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
     for response in run_requests(model):

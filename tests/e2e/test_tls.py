@@ -56,14 +56,14 @@ routes:
 
 
 def listeners(pair: Pair, authority: Authority | None = None) -> str:
-    inputs = ""
+    client_options = ""
     if authority is not None:
-        inputs = (
+        client_options = (
             f", client_certificates: required, client_ca: {authority.file}, "
             'allowed_names: ["*.gateways.example"]'
         )
-    output = f"{{{{certificate: {pair.certificate}, key: {pair.key}{inputs}}}}}"
-    return LISTENERS.format(tls=output)
+    tls = f"{{{{certificate: {pair.certificate}, key: {pair.key}{client_options}}}}}"
+    return LISTENERS.format(tls=tls)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Chain:
     front: Infergate
     back: Infergate
     authority: Authority
-    shown: Pair
+    certificate: Pair
     """The certificate of the front gateway, which a test may replace."""
 
 
@@ -82,22 +82,22 @@ def chain(
     authority = Authority(tmp_path_factory.mktemp("authority"))
     clients = Authority(tmp_path_factory.mktemp("clients"))
     # The back gateway's certificate has a name that is never resolved.
-    hidden, shown = authority.issue("back.example"), authority.server()
-    ours = clients.issue("one.gateways.example")
+    back_pair, certificate = authority.issue("back.example"), authority.server()
+    client_pair = clients.issue("one.gateways.example")
     tls = (
         f"{{ca: {authority.file}, server_name: back.example, "
-        f"certificate: {ours.certificate}, key: {ours.key}}}"
+        f"certificate: {client_pair.certificate}, key: {client_pair.key}}}"
     )
     engine: str = request.param
-    with started_infergate(BACK, listeners(hidden, clients), engine) as back:
+    with started_infergate(BACK, listeners(back_pair, clients), engine) as back:
         rest, rpc = back.http.rpartition(":")[2], back.grpc.rpartition(":")[2]
         config = FRONT.format(rest=rest, rpc=rpc, tls=tls)
-        with started_infergate(config, listeners(shown), engine) as front:
-            yield Chain(front, back, authority, shown)
+        with started_infergate(config, listeners(certificate), engine) as front:
+            yield Chain(front, back, authority, certificate)
 
 
-def at(address: str) -> str:
-    """The certificate is also valid for localhost."""
+def with_localhost(address: str) -> str:
+    """Return the address with the name localhost, for which the certificate is also valid."""
     return address.replace("127.0.0.1", "localhost")
 
 
@@ -112,9 +112,9 @@ def inputs(module: object, rows: int) -> list[object]:
 
 @pytest.mark.parametrize("rows", [1, 100_000])
 def test_tritonclient_over_http(chain: Chain, rows: int) -> None:
-    trusting = ssl.create_default_context(cafile=chain.authority.file)
+    tls_context = ssl.create_default_context(cafile=chain.authority.file)
     client = tritonclient.http.InferenceServerClient(
-        at(chain.front.http), ssl=True, ssl_context_factory=lambda: trusting
+        with_localhost(chain.front.http), ssl=True, ssl_context_factory=lambda: tls_context
     )
     large = tritonclient.http.InferInput("INPUT0", [rows, 16], "FP32")
     large.set_data_from_numpy(np.ones((rows, 16), np.float32))
@@ -126,7 +126,7 @@ def test_tritonclient_over_http(chain: Chain, rows: int) -> None:
 
 def test_tritonclient_over_grpc(chain: Chain) -> None:
     client = tritonclient.grpc.InferenceServerClient(
-        at(chain.front.grpc), ssl=True, root_certificates=str(chain.authority.file)
+        with_localhost(chain.front.grpc), ssl=True, root_certificates=str(chain.authority.file)
     )
     output = client.infer("simple", inputs(tritonclient.grpc, 1))
     assert output.as_numpy("OUTPUT0").tolist() == [[2] * 16]
@@ -140,25 +140,25 @@ def test_tritonclient_over_grpc(chain: Chain) -> None:
 def test_clients_without_a_certificate_cannot_call_the_back_gateway(chain: Chain) -> None:
     credentials = grpc.ssl_channel_credentials(chain.authority.file.read_bytes())
     options = [("grpc.ssl_target_name_override", "back.example")]
-    with grpc.secure_channel(at(chain.back.grpc), credentials, options) as channel:
+    with grpc.secure_channel(with_localhost(chain.back.grpc), credentials, options) as channel:
         send_request = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
         with pytest.raises(grpc.RpcError) as caught:
             send_request(b"", timeout=10)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def refused(gateway: Infergate, reason: str) -> float:
+def refused_connections(gateway: Infergate, reason: str) -> float:
     """Return the number of connections that the HTTP listener has refused for this reason."""
     name = "infergate_refused_connections_total"
     return metric(gateway, name, listener="http", reason=reason)
 
 
-def test_plain_text_is_counted(chain: Chain) -> None:
-    before = refused(chain.front, "plain_text")
+def test_plain_text_connections_are_closed_and_counted(chain: Chain) -> None:
+    before = refused_connections(chain.front, "plain_text")
     with socket.create_connection(("127.0.0.1", int(chain.front.http.rpartition(":")[2]))) as peer:
         peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert peer.recv(100) == b""
-    assert refused(chain.front, "plain_text") == before + 1
+    assert refused_connections(chain.front, "plain_text") == before + 1
     assert "infergate_certificate_expiry_seconds{listener=" in chain.front.metrics()
 
 
@@ -171,16 +171,16 @@ def run(*argv: str) -> str:
 
 
 def test_curl(chain: Chain) -> None:
-    url = f"https://{at(chain.front.http)}/v2/models/identity"
+    url = f"https://{with_localhost(chain.front.http)}/v2/models/identity"
     output = run("curl", "-sS", "--cacert", str(chain.authority.file), url)
     assert json.loads(output)["name"] == "identity"
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
 def test_openssl(chain: Chain, version: str) -> None:
-    where, trusted = at(chain.front.grpc), str(chain.authority.file)
+    address, trusted = with_localhost(chain.front.grpc), str(chain.authority.file)
     output = run(
-        "openssl", "s_client", "-connect", where, "-CAfile", trusted, "-alpn", "h2", version
+        "openssl", "s_client", "-connect", address, "-CAfile", trusted, "-alpn", "h2", version
     )
     assert "Verify return code: 0 (ok)" in output
     assert "ALPN protocol: h2" in output
@@ -191,22 +191,22 @@ def test_a_certificate_is_replaced(chain: Chain) -> None:
 
     def serial() -> str:
         port = int(chain.front.http.rpartition(":")[2])
-        trusting = ssl.create_default_context(cafile=chain.authority.file)
+        tls_context = ssl.create_default_context(cafile=chain.authority.file)
         with (
             socket.create_connection(("localhost", port)) as raw,
-            trusting.wrap_socket(raw, server_hostname="localhost") as peer,
+            tls_context.wrap_socket(raw, server_hostname="localhost") as peer,
         ):
             return str((peer.getpeercert() or {})["serialNumber"])
 
     before = serial()
-    replace_files(chain.authority.server(), chain.shown)
+    replace_files(chain.authority.server(), chain.certificate)
     until(lambda: serial() != before, "the new certificate is presented")
     assert 'outcome="taken"} 1.0' in chain.front.metrics()
 
 
-# ---- listeners of one model, and the admin's
+# ---- raw sockets of GraphPipe
 
-BOUND = """
+RAW_SOCKET_LISTENERS = """
 listeners:
   http: {{address: "127.0.0.1:{2}"}}
   grpc: null
@@ -216,23 +216,23 @@ listeners:
 """
 
 
-def test_a_raw_socket(tmp_path: Path) -> None:
+def test_a_raw_socket_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     pair = authority.server()
     tls = f"{{{{certificate: {pair.certificate}, key: {pair.key}}}}}"
-    with started_infergate(BACK, BOUND.replace("TLS", tls)) as gateway:
-        trusting = ssl.create_default_context(cafile=authority.file)
+    with started_infergate(BACK, RAW_SOCKET_LISTENERS.replace("TLS", tls)) as gateway:
+        tls_context = ssl.create_default_context(cafile=authority.file)
         port = int(gateway.grpc.rpartition(":")[2])
         with (
             socket.create_connection(("localhost", port)) as raw,
-            trusting.wrap_socket(raw, server_hostname="localhost") as peer,
+            tls_context.wrap_socket(raw, server_hostname="localhost") as peer,
         ):
             peer.sendall(struct.pack("<I", 4) + b"none")
             (length,) = struct.unpack("<I", peer.recv(4))
             assert 0 < length < 10_000, "an error of GraphPipe"
-        before = refused(gateway, "tls")
+        before = refused_connections(gateway, "tls")
         plain = ("127.0.0.1", int(gateway.http.rpartition(":")[2]))
-        refusing = pytest.raises((ssl.SSLError, ConnectionError))
-        with socket.create_connection(plain) as raw, refusing:
-            trusting.wrap_socket(raw, server_hostname="localhost")
-        assert refused(gateway, "tls") == before + 1
+        rejection = pytest.raises((ssl.SSLError, ConnectionError))
+        with socket.create_connection(plain) as raw, rejection:
+            tls_context.wrap_socket(raw, server_hostname="localhost")
+        assert refused_connections(gateway, "tls") == before + 1

@@ -35,7 +35,7 @@ class Collector(StandInServer):
 
     def __init__(self) -> None:
         super().__init__(_Handler)
-        self.taken: list[ExportTraceServiceRequest] = []
+        self.requests: list[ExportTraceServiceRequest] = []
         self.paths: list[str] = []
         self.headers: list[str | None] = []
 
@@ -43,7 +43,7 @@ class Collector(StandInServer):
     def spans(self) -> list[Span]:
         return [
             span
-            for request in list(self.taken)
+            for request in list(self.requests)
             for resource in request.resource_spans
             for scope in resource.scope_spans
             for span in scope.spans
@@ -52,7 +52,7 @@ class Collector(StandInServer):
     def resources(self) -> list[dict[str, str]]:
         return [
             {each.key: each.value.string_value for each in resource.resource.attributes}
-            for request in list(self.taken)
+            for request in list(self.requests)
             for resource in request.resource_spans
         ]
 
@@ -66,9 +66,9 @@ class _Handler(QuietHandler):
             body = gzip.decompress(body)
         self.server.paths.append(self.path)
         self.server.headers.append(self.headers.get("x-tenant"))
-        self.server.taken.append(ExportTraceServiceRequest.FromString(body))
-        answer = ExportTraceServiceResponse().SerializeToString()
-        self.respond(200, answer, {"content-type": "application/x-protobuf"})
+        self.server.requests.append(ExportTraceServiceRequest.FromString(body))
+        response = ExportTraceServiceResponse().SerializeToString()
+        self.respond(200, response, {"content-type": "application/x-protobuf"})
 
 
 def infer(address: str) -> None:
@@ -115,8 +115,12 @@ def test_an_unreachable_collector_fails_no_request(monkeypatch: pytest.MonkeyPat
     with started_infergate(CONFIG) as running:
         for _ in range(20):
             infer(running.http)
-        until(lambda: bool(logged_bugs(running.log.read_text())), "the exporter reports it", 200)
-        lines = logged_bugs(running.log.read_text())
+        until(
+            lambda: bool(exporter_log_lines(running.log.read_text())),
+            "the exporter reports the failure",
+            200,
+        )
+        lines = exporter_log_lines(running.log.read_text())
         infer(running.http)
     assert {line["event"] for line in lines} == {"traces_not_sent"}
     assert all("OTEL_EXPORTER_OTLP_ENDPOINT" in line["advice"] for line in lines)
@@ -139,8 +143,8 @@ def test_every_worker_exports_its_spans(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.peers
 def test_a_hanging_collector_does_not_delay_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=16) as deaf:
-        endpoint = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
         with started_infergate(CONFIG) as running:
@@ -154,6 +158,6 @@ def scrape(running: Infergate) -> list[str]:
     return get(running.admin, "/metrics", headers).body.decode().splitlines()
 
 
-def logged_bugs(log: str) -> list[dict[str, str]]:
-    found = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    return [each for each in found if each.get("logger", "").startswith("opentelemetry")]
+def exporter_log_lines(log: str) -> list[dict[str, str]]:
+    entries = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return [each for each in entries if each.get("logger", "").startswith("opentelemetry")]

@@ -92,14 +92,14 @@ SEVEN = """
 """
 
 
-def _encoded(pixels: npt.NDArray[np.uint8], kind: str) -> bytes:
+def _encode(pixels: npt.NDArray[np.uint8], kind: str) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind)
     return file.getvalue()
 
 
 COARSE = np.random.default_rng(3).integers(0, 256, (6, 8, 3), np.uint8)
-JPEG = _encoded(np.asarray(Image.fromarray(COARSE).resize((80, 60))), "JPEG")
+JPEG = _encode(np.asarray(Image.fromarray(COARSE).resize((80, 60))), "JPEG")
 
 
 def expected_pixels() -> npt.NDArray[np.float32]:
@@ -119,8 +119,8 @@ def gateway() -> Iterator[Infergate]:
 
 def post(running: Infergate, path: str, body: Any) -> tuple[int, bytes]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = post_bytes(running.http, path, data)
-    return answer.status, answer.body
+    response = post_bytes(running.http, path, data)
+    return response.status, response.body
 
 
 def images_of(triton_client: Client, *images: bytes) -> list[Any]:
@@ -132,12 +132,12 @@ def test_tritonclient_sends_a_jpeg(triton_client: Client) -> None:
     metadata = triton_client.get_model_metadata("photo", **triton_client.as_json)
     assert [each["name"] for each in metadata["inputs"]] == ["image"]
     assert metadata["inputs"][0]["datatype"] == "BYTES"
-    answer = triton_client.infer("photo", images_of(triton_client, JPEG, JPEG))
-    pixels = answer.as_numpy("pixels")
+    result = triton_client.infer("photo", images_of(triton_client, JPEG, JPEG))
+    pixels = result.as_numpy("pixels")
     np.testing.assert_array_equal(pixels, np.repeat(expected_pixels(), 2, axis=0))
     requested = [triton_client.output("pixels")]
-    answer = triton_client.infer("photo", images_of(triton_client, JPEG), outputs=requested)
-    np.testing.assert_array_equal(answer.as_numpy("pixels"), expected_pixels())
+    result = triton_client.infer("photo", images_of(triton_client, JPEG), outputs=requested)
+    np.testing.assert_array_equal(result.as_numpy("pixels"), expected_pixels())
 
 
 def test_an_invalid_image_is_the_clients_error_and_names_the_tensor(
@@ -166,8 +166,8 @@ def test_clients_of_tensorflow_serving_send_a_jpeg(gateway: Infergate, shape: li
     for size in shape:
         request.inputs["image"].tensor_shape.dim.add(size=size)
     pixels = call(gateway, pb.PREDICT, request).outputs["pixels"]
-    found = np.array(pixels.float_val or np.frombuffer(pixels.tensor_content, "<f4"), np.float32)
-    np.testing.assert_array_equal(found, expected_pixels().ravel())
+    values = np.array(pixels.float_val or np.frombuffer(pixels.tensor_content, "<f4"), np.float32)
+    np.testing.assert_array_equal(values, expected_pixels().ravel())
     request.inputs["image"].string_val[0] = b"no image"
     with pytest.raises(grpc.RpcError, match="input 'image': element 0") as caught:
         call(gateway, pb.PREDICT, request)
@@ -176,9 +176,9 @@ def test_clients_of_tensorflow_serving_send_a_jpeg(gateway: Infergate, shape: li
 
 def test_json_clients_of_tensorflow_serving_send_a_jpeg(gateway: Infergate) -> None:
     body = {"instances": [{"b64": base64.b64encode(JPEG).decode()}]}
-    status, answer = post(gateway, "/v1/models/photo:predict", body)
-    assert status == 200, answer
-    (prediction,) = json.loads(answer)["predictions"]
+    status, response = post(gateway, "/v1/models/photo:predict", body)
+    assert status == 200, response
+    (prediction,) = json.loads(response)["predictions"]
     np.testing.assert_allclose(prediction, expected_pixels()[0], rtol=1e-6)
 
 
@@ -201,25 +201,25 @@ def test_clients_of_graphpipe_send_a_jpeg(gateway: Infergate) -> None:
 
 
 def test_text_is_encoded_and_a_missing_input_has_a_default(triton_client: Client) -> None:
-    words = np.array(["héllo".encode(), b""], np.object_)
-    inputs = [triton_client.input("INPUT0", words, "BYTES")]
-    answer = triton_client.infer("texts", inputs)
-    assert answer.as_numpy("OUTPUT0").tolist() == words.tolist()
-    assert answer.as_numpy("best").tolist() == [1, 1]
+    strings = np.array(["héllo".encode(), b""], np.object_)
+    inputs = [triton_client.input("INPUT0", strings, "BYTES")]
+    result = triton_client.infer("texts", inputs)
+    assert result.as_numpy("OUTPUT0").tolist() == strings.tolist()
+    assert result.as_numpy("best").tolist() == [1, 1]
     scores = triton_client.input("INPUT1", np.array([[3, 1], [1, 3]], np.float32), "FP32")
-    only = [triton_client.output("best")]
-    answer = triton_client.infer("texts", [*inputs, scores], outputs=only)
-    assert answer.as_numpy("best").tolist() == [0, 1]
-    assert answer.as_numpy("OUTPUT0") is None
+    outputs = [triton_client.output("best")]
+    result = triton_client.infer("texts", [*inputs, scores], outputs=outputs)
+    assert result.as_numpy("best").tolist() == [0, 1]
+    assert result.as_numpy("OUTPUT0") is None
 
 
 def test_a_scanned_digit_is_recognized(triton_client: Client) -> None:
     ink = np.array(SEVEN.split(), np.float32).reshape(8, 8)
     paper = (255 - ink * 255 / 16).round().astype(np.uint8).repeat(10, 0).repeat(10, 1)
-    scan = np.array([_encoded(paper, "PNG")], np.object_)
-    answer = triton_client.infer("digits", [triton_client.input("scan", scan, "BYTES")])
-    assert answer.as_numpy("digit").tolist() == [[7]]
-    assert answer.as_numpy("score")[0, 0] > 0.9
+    scan = np.array([_encode(paper, "PNG")], np.object_)
+    result = triton_client.infer("digits", [triton_client.input("scan", scan, "BYTES")])
+    assert result.as_numpy("digit").tolist() == [[7]]
+    assert result.as_numpy("score")[0, 0] > 0.9
     config = triton_client.get_model_config("digits", **triton_client.as_json)
     config = config.get("config", config)
     assert config["input"][0]["data_type"] == "TYPE_STRING"
@@ -229,16 +229,16 @@ def test_a_scanned_digit_is_recognized(triton_client: Client) -> None:
 def test_many_bombs_at_once_are_refused_while_other_requests_are_served(
     gateway: Infergate,
 ) -> None:
-    bomb = bytearray(_encoded(np.zeros((1, 1), np.uint8), "PNG"))
+    bomb = bytearray(_encode(np.zeros((1, 1), np.uint8), "PNG"))
     bomb[16:24] = (60_000).to_bytes(4, "big") * 2
     text = base64.b64encode(bytes(bomb)).decode()
     tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
     with ThreadPoolExecutor(8) as threads:
-        answers = list(
+        responses = list(
             threads.map(
                 lambda _: post(gateway, "/v2/models/photo/infer", {"inputs": [tensor]}), range(40)
             )
         )
-    assert {status for status, _ in answers} == {400}
-    assert b"60000 x 60000 pixels" in answers[0][1]
+    assert {status for status, _ in responses} == {400}
+    assert b"60000 x 60000 pixels" in responses[0][1]
     test_json_clients_of_v2_send_base64(gateway)

@@ -1,4 +1,4 @@
-"""Reloads that change the transforms of a route, whose responses are cached."""
+"""Tests reloads that change the transforms of a route whose responses are cached."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class Gateway:
             query = pb.ModelMetadataRequest(name="pixels").SerializeToString()
             method = "/inference.GRPCInferenceService/ModelMetadata"
             rpc = pb.ModelMetadataResponse.FromString(call(channel, query, method).message)
-        seen = [[each["name"] for each in (*rest["inputs"], *rest["outputs"])]]
-        seen.append([*signature["inputs"], *signature["outputs"]])
-        seen.append([each.name for each in (*rpc.inputs, *rpc.outputs)])
-        return seen
+        names = [[each["name"] for each in (*rest["inputs"], *rest["outputs"])]]
+        names.append([*signature["inputs"], *signature["outputs"]])
+        names.append([each.name for each in (*rpc.inputs, *rpc.outputs)])
+        return names
 
 
 def write_labels(file: Path, label: str = "p") -> None:
@@ -113,10 +113,10 @@ def images(seed: int) -> tuple[list[bytes], list[int], list[int]]:
     return files, brightest, darkest
 
 
-def output(answer: Answer) -> tuple[str, Any]:
+def output(response: Answer) -> tuple[str, Any]:
     """Return the name and the elements of the only output."""
-    assert answer.status == 200, answer
-    (tensor,) = answer.json["outputs"]
+    assert response.status == 200, response
+    (tensor,) = response.json["outputs"]
     assert tensor["shape"] == [COUNT, 1]
     return tensor["name"], tensor["data"]
 
@@ -136,7 +136,7 @@ def echo(message: bytes, _context: grpc.ServicerContext) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def started(rpc: RpcBackend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def started_gateway(rpc: RpcBackend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     rpc.respond = echo
     file = tmp_path_factory.mktemp("labels") / "labels.txt"
     write_labels(file)
@@ -146,16 +146,16 @@ def started(rpc: RpcBackend, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture
-def gateway(started: Gateway, rpc: RpcBackend) -> Gateway:
+def gateway(started_gateway: Gateway, rpc: RpcBackend) -> Gateway:
     """Use the transforms ``BRIGHTEST``."""
-    started.use(BRIGHTEST)
-    return started
+    started_gateway.use(BRIGHTEST)
+    return started_gateway
 
 
 def test_a_reload_changes_the_transforms_for_new_requests(
     gateway: Gateway, rpc: RpcBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request in flight ends with the transforms with which it began."""
+    """A request in flight keeps the transforms that were active when it started."""
     files, brightest, darkest = images(1)
     entered, release = threading.Event(), threading.Event()
 
@@ -169,18 +169,18 @@ def test_a_reload_changes_the_transforms_for_new_requests(
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(rpc, "respond", wait)
-                waiting = thread.submit(gateway.infer, "scan", files)
+                pending = thread.submit(gateway.infer, "scan", files)
                 assert entered.wait(60)
             gateway.use(DARKEST)
             assert gateway.tensors() == [["photo", "darkest"]] * 3
             assert output(gateway.infer("photo", files)) == ("darkest", labels(darkest))
-            refused = gateway.infer("scan", files)
-            assert not waiting.done()
+            rejected = gateway.infer("scan", files)
+            assert not pending.done()
         finally:
             release.set()
-        assert output(waiting.result(60)) == ("brightest", labels(brightest))
-    assert refused.status == 400
-    assert b"input 'photo': there is no such tensor" in refused.body
+        assert output(pending.result(60)) == ("brightest", labels(brightest))
+    assert rejected.status == 400
+    assert b"input 'photo': there is no such tensor" in rejected.body
 
 
 def test_cached_responses_are_transformed_and_changed_transforms_make_them_obsolete(
@@ -190,8 +190,8 @@ def test_cached_responses_are_transformed_and_changed_transforms_make_them_obsol
     before = len(rpc.requests)
 
     def infer() -> tuple[str, tuple[str, Any]]:
-        answer = gateway.infer("scan", files)
-        return answer.headers["cache-status"].partition("; ttl=")[0], output(answer)
+        response = gateway.infer("scan", files)
+        return response.headers["cache-status"].partition("; ttl=")[0], output(response)
 
     miss, hit = "infergate; fwd=miss; stored", "infergate; hit"
     assert infer() == (miss, ("brightest", labels(brightest)))

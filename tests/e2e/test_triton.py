@@ -20,7 +20,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from e2e.clients import ARRAYS, Client, client
-from e2e.probing import models_of, probe, run_requests, served
+from e2e.probing import models_of, probe, run_requests, serve_config
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.peer import post
 from infergate.config import load
@@ -399,7 +399,7 @@ def test_a_probe_finds_the_models_and_its_requests_run(triton: Triton, tmp_path:
     for name in ("simple", "accumulate", "id_image"):
         for response in run_requests(found[name]):
             assert response["model_name"] == name
-    with served(file):
+    with serve_config(file):
         for response in run_requests(found["id_BF16"]):  # Triton does not accept BF16 as JSON
             assert response["outputs"][0]["datatype"] == "BF16"
     [metrics] = probe(triton.metrics, "--timeout", "1")["addresses"]
