@@ -158,7 +158,7 @@ class Outcome:
     """The outcome of a request in the terms of the protocol."""
 
     code: str
-    words: str
+    error: str
     headers: Mapping[str, str]
 
 
@@ -169,8 +169,8 @@ def v2_rest(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome
     ]
     body = json.dumps({"inputs": inputs}).encode()
     response = post(harness.gateway.http, f"/v2/models/{model}/infer", body, headers)
-    words = "" if response.status == 200 else response.error
-    return Outcome(str(response.status), words, response.headers)
+    error = "" if response.status == 200 else response.error
+    return Outcome(str(response.status), error, response.headers)
 
 
 def rpc_message(model: str) -> Any:
@@ -192,14 +192,14 @@ def trtis_http(harness: Harness, model: str, headers: Mapping[str, str]) -> Outc
     with_message = {**headers, "NV-InferRequest": SIMPLE}
     response = post(harness.gateway.http, f"/api/infer/{model}", body, with_message)
     result = http_rejection(response)
-    return Outcome(str(result.code), result.words, response.headers)
+    return Outcome(str(result.code), result.error, response.headers)
 
 
 def trtis_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome:
     message = old_message(model, header=SIMPLE, raw=[each.tobytes() for each in SIMPLE_INPUTS])
     status = call(harness.channel, message, OLD_INFER, metadata=tuple(headers.items()))
     result = grpc_rejection(status)
-    return Outcome(str(result.code), result.words, {})
+    return Outcome(str(result.code), result.error, {})
 
 
 def graphpipe_body() -> bytes:
@@ -254,7 +254,7 @@ def test_unauthenticated_requests_are_rejected(harness: Harness, protocol: str) 
     ):
         result = SEND_INFERENCE[protocol](harness, "simple", headers)
         assert result.code == OUTCOMES[protocol][1], (headers, result)
-        assert result.words
+        assert result.error
         if result.headers:
             assert result.headers["www-authenticate"].startswith('Bearer realm="infergate"')
 
@@ -266,7 +266,7 @@ def test_forbidden_models_are_rejected_whether_they_exist_or_not(
     for model in ("simple_string", "nosuch"):
         result = SEND_INFERENCE[protocol](harness, model, bearer(GOOD))
         assert result.code == OUTCOMES[protocol][2], result
-        assert "is not permitted for this client" in result.words
+        assert "is not permitted for this client" in result.error
     # the token's client is in no group that may use the model
     result = SEND_INFERENCE[protocol](harness, "simple", bearer(token()))
     assert result.code == OUTCOMES[protocol][2], result
@@ -278,7 +278,7 @@ def test_exceeded_rates_are_reported_in_each_protocols_form(harness: Harness) ->
     for protocol, send_request in SEND_INFERENCE.items():
         result = send_request(harness, "simple", bearer(LIMITED))
         assert result.code == OUTCOMES[protocol][3], result
-        assert "rate of requests is exceeded" in result.words
+        assert "rate of requests is exceeded" in result.error
         if result.headers:
             assert 1700 < int(result.headers["retry-after"]) <= 1800
 
@@ -373,7 +373,7 @@ def test_anonymous_clients_have_the_permissions_of_their_rule(
     harness: Harness, protocol: str
 ) -> None:
     result = SEND_INFERENCE[protocol](harness, "identity", {})
-    assert "credentials" not in result.words
+    assert "credentials" not in result.error
     if protocol.startswith("v2"):  # other operations may fail with an error of the model
         assert result.code == OUTCOMES[protocol][0], result
 

@@ -51,7 +51,7 @@ class Outcome:
     """
 
     code: str
-    words: str
+    error: str
     header: Any
     raw: list[bytes]
 
@@ -195,7 +195,7 @@ def test_an_unsupported_datatype(old: LegacyClient, where: str) -> None:
     header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
     response = old.infer(f"{where}id_BF16", header, ARRAYS["BF16"].tobytes())
     assert response.code == "UNSUPPORTED"
-    assert "'OUTPUT0': datatype 'BF16'" in response.words
+    assert "'OUTPUT0': datatype 'BF16'" in response.error
 
 
 @over_triton
@@ -288,7 +288,7 @@ def test_versions(old: LegacyClient, where: str) -> None:
 def test_an_unknown_model(old: LegacyClient, where: str) -> None:
     response = old.infer(f"{where}nosuch", request_header(1, *BOTH), bytes(64), bytes(64))
     words = f"Inference request for unknown model '{where}nosuch'"
-    assert (response.code, response.words) == ("UNAVAILABLE", words)
+    assert (response.code, response.error) == ("UNAVAILABLE", words)
     status, _ = old.status(f"{where}nosuch")
     words = f"no status available for unknown model '{where}nosuch'"
     assert (code_name(status), status.msg) == ("INVALID_ARG", words)
@@ -299,10 +299,10 @@ def test_errors_use_the_legacy_texts(old: LegacyClient, where: str) -> None:
     model = f"{where}simple"
     response = old.infer(model, request_header(9, *BOTH), bytes(576), bytes(576))
     words = f"inference request batch-size must be <= 8 for '{model}'"
-    assert (response.code, response.words) == ("INVALID_ARG", words)
+    assert (response.code, response.error) == ("INVALID_ARG", words)
     response = old.infer(model, request_header(1, *BOTH, dims=4), bytes(16), bytes(16))
     words = f"unexpected shape for input 'INPUT0' for model '{model}'. Expected [16], got [4]"
-    assert (response.code, response.words) == ("INVALID_ARG", words)
+    assert (response.code, response.error) == ("INVALID_ARG", words)
 
 
 @over_triton
@@ -315,7 +315,7 @@ def test_the_servers_error_is_passed_on(old: LegacyClient, where: str) -> None:
         element = len(kind).to_bytes(4, "little") + kind
         response = old.infer(f"{where}fail", header.format(len(element)), element)
         assert response.code == code
-        assert response.words
+        assert response.error
         assert response.header.id == 3
         assert response.raw == []
 

@@ -158,7 +158,7 @@ def test_a_protocol_without_sequences_refuses_legacy_sequences(
     )
     result = http_rejection(old_post(gateways[0].http, "none", header, b"\1\0\0\0"))
     assert result.code == "UNSUPPORTED"
-    assert "sequence_id" in result.words
+    assert "sequence_id" in result.error
 
 
 def test_sequences_of_an_unreachable_endpoint_fail() -> None:

@@ -49,8 +49,10 @@ class Handler(QuietHandler):
     server: Server
 
     def get(self) -> None:
-        name = self.path.split("/")[3] if self.path != "/v1/models" else ""
-        if self.path.endswith("/metadata"):
+        name = self.path.split("/")[3] if self.path.startswith("/v1/models/") else ""
+        if name == "infergate-probe":
+            self.respond(404, {"error": f"Could not find any versions of model {name}"})
+        elif self.path.endswith("/metadata"):
             signatures = {"serving_default": SIGNATURE, "sum": SIGNATURE}
             spec = {"name": name, "signature_name": "", "version": "3"}
             fields = {"signature_def": {"signature_def": signatures}}
