@@ -85,7 +85,7 @@ def grpclib_result(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> o
         rpc.wait(message, context) if b"slow" in message else quick(message, context)
     )
     messages = {
-        "good": message(),
+        "good": message(4),
         "large": message(3_000_000),
         "unknown": message(model="né"),
         "slow": infer_message("depot-slow"),
