@@ -27,7 +27,7 @@ _SIDE_BY_SIDE = (
 )
 _KIB = 1024
 _PLOTTED_PERCENTILES = [each for each in PERCENTILES if each < 100]
-_COLOURS = {"own": 0, "compat": 1}
+_COLORS = {"own": 0, "compat": 1}
 _OTHER = 2
 _COMPARED = (
     names.JSON_IMAGE, names.BINARY_IMAGE, names.JSON_TINY, names.GRPC_TINY, names.GRPC_IMAGE,
@@ -157,21 +157,21 @@ def _lines(bench: Bench, curves: dict[str, str], metric: Metric) -> list[svg.Lin
         curve = bench.curve(comparison)
         for variant in curve[0].ours:
             points = [(float(r.at), r.ours[variant].median(metric)) for r in curve]
-            colour = _COLOURS.get(variant, _OTHER)
-            lines.append(svg.Line(f"{name}, {variant}", points, colour, dashed=number > 0))
+            color = _COLORS.get(variant, _OTHER)
+            lines.append(svg.Line(f"{name}, {variant}", points, color, dashed=number > 0))
     return lines
 
 
 def _latency(result: Result) -> str:
     lines = []
     for runs in result.contenders:
-        if runs.variant not in {"", *_COLOURS}:
+        if runs.variant not in {"", *_COLORS}:
             continue
         points = [
             (float(each), runs.median(lambda run, i=i: run.times_ms[i]))  # type: ignore[misc]
             for i, each in enumerate(_PLOTTED_PERCENTILES)
         ]
-        lines.append(svg.Line(runs.name, points, _COLOURS.get(runs.variant, _OTHER)))
+        lines.append(svg.Line(runs.name, points, _COLORS.get(runs.variant, _OTHER)))
     across = svg.Axis(
         "percentile of requests",
         [(each, f"{each:g}") for each in _PLOTTED_PERCENTILES if each not in (10, 25, 95)],

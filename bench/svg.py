@@ -23,7 +23,7 @@ path.c2 { stroke: #6e7781 } text.c2, circle.c2 { fill: #6e7781 }
   path.c1 { stroke: #f0883e } text.c1, circle.c1 { fill: #f0883e }
   path.c2 { stroke: #9aa4ae } text.c2, circle.c2 { fill: #9aa4ae }
 }"""
-_COLOURS = 3
+_COLORS = 3
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """The points of a line from left to right. ``colour`` is 0, 1 or 2. A dashed line is for a
+    """The points of a line from left to right. ``color`` is 0, 1 or 2. A dashed line is for a
     second kind of value."""
 
     name: str
     points: Sequence[tuple[float, float]]
-    colour: int = 0
+    color: int = 0
     dashed: bool = False
 
 
@@ -94,15 +94,15 @@ def chart(title: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line]) -> str:
     drawn.append(_text(x_axis.title, (_LEFT + right) / 2, HEIGHT - 10, "tick"))
     drawn.append(_text(y_axis.title, _LEFT, _TOP - 6, ""))
     for line in lines:
-        colour = f"c{line.colour % _COLOURS}"
+        color = f"c{line.color % _COLORS}"
         track = "L".join(f"{x(a)} {y(b)}" for a, b in line.points)
-        drawn.append(f'<path class="{colour}{" dashed" if line.dashed else ""}" d="M{track}"/>')
+        drawn.append(f'<path class="{color}{" dashed" if line.dashed else ""}" d="M{track}"/>')
         drawn += [
-            f'<circle class="{colour}" cx="{x(a)}" cy="{y(b)}" r="3"/>' for a, b in line.points
+            f'<circle class="{color}" cx="{x(a)}" cy="{y(b)}" r="3"/>' for a, b in line.points
         ]
     ends = separate_labels([y(line.points[-1][1]) for line in lines])
     for line, end in zip(lines, ends, strict=True):
-        drawn.append(_text(line.name, right + 10, end + 4, f"c{line.colour % _COLOURS}"))
+        drawn.append(_text(line.name, right + 10, end + 4, f"c{line.color % _COLORS}"))
     return "\n".join([*drawn, "</svg>", ""])
 
 

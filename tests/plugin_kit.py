@@ -41,7 +41,7 @@ class DoubleOptions:
 
 
 class Double(PythonModel):
-    """X FP32 [-1,2] → Y FP32 [-1,2], ``factor`` times X. ``outcome`` selects a misbehaviour."""
+    """X FP32 [-1,2] → Y FP32 [-1,2], ``factor`` times X. ``outcome`` selects a misbehavior."""
 
     options_type = DoubleOptions
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from legacy.levels import Behaviour
+from legacy.levels import Behavior
 from legacy.messages import Messages
 from legacy.models import (
     DTYPES,
@@ -55,9 +55,9 @@ class CheckedRequest:
 class Inference:
     """Runs the models of a repository."""
 
-    def __init__(self, messages: Messages, behaviour: Behaviour, repository: Repository) -> None:
+    def __init__(self, messages: Messages, behavior: Behavior, repository: Repository) -> None:
         self._messages = messages
-        self._behaviour = behaviour
+        self._behavior = behavior
         self._repository = repository
         self._type_names = messages.pool.FindEnumTypeByName(
             "nvidia.inferenceserver.DataType"
@@ -88,7 +88,7 @@ class Inference:
                 raise _invalid_argument(
                     f"unexpected inference output '{output.name}' for model '{config.name}'"
                 )
-            if output.name in seen and self._behaviour.refuses_repeated_outputs:
+            if output.name in seen and self._behavior.refuses_repeated_outputs:
                 raise _invalid_argument(f"output '{output.name}' already requested")
             seen.add(output.name)
 
@@ -143,7 +143,7 @@ class Inference:
         flags = requested.flags
         sequence = Sequence(requested.correlation_id, bool(flags & _START), bool(flags & _END))
         outputs = self._repository.compute(checked.config, inputs, sequence)
-        if pause := inference_seconds(checked.config) + self._behaviour.delay_ms / 1000:
+        if pause := inference_seconds(checked.config) + self._behavior.delay_ms / 1000:
             await asyncio.sleep(pause)
         header = self._messages.InferResponseHeader(
             id=requested.id,
@@ -153,7 +153,7 @@ class Inference:
         )
         raw = [
             self._output(checked, each, outputs[each.name], header.output.add())
-            for each in requested.output[:: -1 if self._behaviour.reversed_outputs else 1]
+            for each in requested.output[:: -1 if self._behavior.reversed_outputs else 1]
         ]
         return header, raw
 
@@ -167,7 +167,7 @@ class Inference:
         fields.raw.dims[:] = tensor.dims
         fields.raw.batch_byte_size = len(tensor.data)
         # For a class output of count 0, v1.9.0 returns no bytes but a header that announces some.
-        return b"" if requested.HasField("cls") and self._behaviour.level == "1.9" else tensor.data
+        return b"" if requested.HasField("cls") and self._behavior.level == "1.9" else tensor.data
 
     def _classify(
         self, checked: CheckedRequest, requested: Any, tensor: Tensor, fields: Any

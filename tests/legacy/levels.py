@@ -1,6 +1,6 @@
 """The differences between the real servers v1.9.0 and v1.15.0, and their hazards by name.
 
-A hazard is a field of ``Behaviour``, which a test can turn on or off for either version.
+A hazard is a field of ``Behavior``, which a test can turn on or off for either version.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
-class Behaviour:
-    """The server's behaviour. The defaults are those of v1.9.0."""
+class Behavior:
+    """The server's behavior. The defaults are those of v1.9.0."""
 
     level: str = "1.9"
 
@@ -64,8 +64,8 @@ class Behaviour:
 
 
 LEVELS = {
-    "1.9": Behaviour(),
-    "1.15": Behaviour(
+    "1.9": Behavior(),
+    "1.15": Behavior(
         level="1.15",
         crashes_without_header=False,
         closes_on_wrong_size=True,
@@ -75,4 +75,4 @@ LEVELS = {
     ),
 }
 
-HAZARDS = tuple(field.name for field in fields(Behaviour) if field.type == "bool")
+HAZARDS = tuple(field.name for field in fields(Behavior) if field.type == "bool")

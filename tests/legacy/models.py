@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf import text_format
 
-from legacy.levels import Behaviour
+from legacy.levels import Behavior
 from legacy.messages import Messages
 
 _MODELS_FILE = Path(__file__).with_name("models.txt")
@@ -73,16 +73,16 @@ class Sequence(NamedTuple):
 class Repository:
     """All models, and which of them are loaded."""
 
-    def __init__(self, messages: Messages, behaviour: Behaviour) -> None:
-        self._behaviour = behaviour
+    def __init__(self, messages: Messages, behavior: Behavior) -> None:
+        self._behavior = behavior
         self._all = text_format.Parse(
             _MODELS_FILE.read_text(), messages.ServerStatus()
         ).model_status
-        if behaviour.many_classes:
+        if behavior.many_classes:
             self._add_classify_many()
-        if behaviour.long_names:
+        if behavior.long_names:
             self._add_identity_long()
-        self.loaded: dict[str, Any] = {} if behaviour.explicit else dict(self._all)
+        self.loaded: dict[str, Any] = {} if behavior.explicit else dict(self._all)
         self._sums: dict[int, Any] = {}
 
     def _add_classify_many(self) -> None:
@@ -111,7 +111,7 @@ class Repository:
         self._check_explicit()
         if name not in self._all:
             raise LegacyError("INTERNAL", f"failed to load '{name}', no version is available")
-        if name in self.loaded and self._behaviour.changes:
+        if name in self.loaded and self._behavior.changes:
             self._change(name)
         self.loaded[name] = self._all[name]
         broken = [
@@ -142,7 +142,7 @@ class Repository:
                 status.ready_state_reason.message = "unloaded"
 
     def _check_explicit(self) -> None:
-        if not self._behaviour.explicit:
+        if not self._behavior.explicit:
             raise LegacyError(
                 "UNAVAILABLE", "explicit model load / unload is not allowed if polling is enabled"
             )
@@ -153,7 +153,7 @@ class Repository:
         versions = known.version_status.items() if known else ()
         ready = [each for each, status in versions if status.ready_state == READY]
         if known is None or not ready or version not in {LATEST, *ready}:
-            reason = self._behaviour.unknown_model(name, version, known=known is not None)
+            reason = self._behavior.unknown_model(name, version, known=known is not None)
             raise LegacyError("UNAVAILABLE", reason)
         return known.config, max(ready) if version == LATEST else version
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from legacy.levels import HAZARDS, LEVELS, Behaviour
+from legacy.levels import HAZARDS, LEVELS, Behavior
 from legacy.rpc import Service
 from legacy.server_state import ServerState
 from legacy.web import Connection, Endpoints
@@ -34,9 +34,9 @@ def crash(reason: str) -> None:
     os._exit(SEGMENTATION_FAULT)
 
 
-async def serve(behaviour: Behaviour, server_id: str, http: int, rpc: int) -> None:
+async def serve(behavior: Behavior, server_id: str, http: int, rpc: int) -> None:
     """Serve on two ports of 127.0.0.1 until the process ends."""
-    state = ServerState(behaviour, server_id)
+    state = ServerState(behavior, server_id)
     endpoints = Endpoints(state, crash)
     server = grpc.aio.server(options=_UNLIMITED)
     server.add_generic_rpc_handlers((Service(state, write_log),))
@@ -61,8 +61,8 @@ def main() -> None:
     hazards: dict[str, Any] = dict.fromkeys(options.hazard, True) | dict.fromkeys(
         options.without, False
     )
-    behaviour = dataclasses.replace(LEVELS[options.level], delay_ms=options.delay_ms, **hazards)
-    asyncio.run(serve(behaviour, options.id, options.http, options.grpc))
+    behavior = dataclasses.replace(LEVELS[options.level], delay_ms=options.delay_ms, **hazards)
+    asyncio.run(serve(behavior, options.id, options.http, options.grpc))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from legacy.inference import Inference
-from legacy.levels import Behaviour
+from legacy.levels import Behavior
 from legacy.messages import Messages
 from legacy.models import LegacyError, Repository
 
@@ -18,11 +18,11 @@ _INITIALIZING, _READY = 1, 2
 class ServerState:
     """One server's state, shared by its transports."""
 
-    def __init__(self, behaviour: Behaviour, server_id: str) -> None:
-        self.behaviour = behaviour
-        self.messages = Messages(behaviour.level)
-        self.repository = Repository(self.messages, behaviour)
-        self.inference = Inference(self.messages, behaviour, self.repository)
+    def __init__(self, behavior: Behavior, server_id: str) -> None:
+        self.behavior = behavior
+        self.messages = Messages(behavior.level)
+        self.repository = Repository(self.messages, behavior)
+        self.inference = Inference(self.messages, behavior, self.repository)
         self._id = server_id
         self._ids = itertools.count(1)
         self._started = time.monotonic_ns()
@@ -38,16 +38,16 @@ class ServerState:
 
     def ready(self, mode: str) -> bool:
         """Return whether the server is ``live`` or ``ready``."""
-        return mode == "live" or not self.behaviour.not_ready
+        return mode == "live" or not self.behavior.not_ready
 
     def server_status(self, model: str) -> Any:
         """Return the status of one model, or the status of all models for an empty name, without
         statistics. Raises LegacyError."""
         status = self.messages.ServerStatus(
             id=self._id,
-            version=f"{self.behaviour.level}.0",
+            version=f"{self.behavior.level}.0",
             uptime_ns=time.monotonic_ns() - self._started,
-            ready_state=_INITIALIZING if self.behaviour.not_ready else _READY,
+            ready_state=_INITIALIZING if self.behavior.not_ready else _READY,
         )
         loaded = self.repository.loaded
         if model and model not in loaded:

@@ -1,6 +1,6 @@
 """The legacy server's HTTP endpoints.
 
-A connection reads raw bytes, because the real server's HTTP behaviour is imitated too: no Date or
+A connection reads raw bytes, because the real server's HTTP behavior is imitated too: no Date or
 Server header, a bare 400 and 405, lost requests, and connections that close without a response. The
 last headers of a response have the order in which libevhtp adds them.
 """
@@ -95,15 +95,15 @@ class Endpoints:
 
     async def infer(self, request: Request) -> Reply | None:
         """Return the response, or None to close the connection without one."""
-        behaviour = self._state.behaviour
+        behavior = self._state.behavior
         if request.method != "POST":
             return NOT_ALLOWED
         if not (found := re.fullmatch(r"/api/infer/([^/]+)(?:/(\d+))?", request.path)):
             return BAD_REQUEST
-        if behaviour.silent:
+        if behavior.silent:
             return None
         if (text := request.header("nv-inferrequest")) is None:
-            if behaviour.crashes_without_header:
+            if behavior.crashes_without_header:
                 self._crash("no NV-InferRequest")
                 return None
             return Reply(400, body=b"The request header should contain 'NV-InferRequest'")
@@ -117,7 +117,7 @@ class Endpoints:
             return await self._run_inference(request, model, version, header)
         except LegacyError as error:
             status = self._state.status(error)
-            if error.unreported or (error.late and behaviour.closes_on_wrong_size):
+            if error.unreported or (error.late and behavior.closes_on_wrong_size):
                 return None
             echo = self._messages.InferResponseHeader(id=header.id)
             return Reply(400, [*_header_lines(echo), *_status(status), _BYTES])
@@ -170,7 +170,7 @@ class Endpoints:
 
     def _server_status(self, request: Request, rest: str) -> Reply:
         message = self._state.server_status(rest[1:])
-        if self._state.behaviour.status_json and (
+        if self._state.behavior.status_json and (
             request.format == "json"
             or (not request.format and request.header("accept") == "application/json")
         ):
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         self, endpoints: Endpoints, state: ServerState, crash: Crash, write_log: WriteLog
     ) -> None:
         self._endpoints = endpoints
-        self._behaviour = state.behaviour
+        self._behavior = state.behavior
         self._crash = crash
         self._write_log = write_log
         self._buffer = b""
@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
                 self._task = asyncio.ensure_future(self._infer(request))
                 return
             self._write(request, self._endpoints.other(request))
-            if self._behaviour.drops_pipelined:
+            if self._behavior.drops_pipelined:
                 self._buffer = b""
 
     async def _infer(self, request: Request) -> None:
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
         with contextlib.suppress(ValueError):
             method, target, version = parts
             sizes.append(len(target))
-            if not self._behaviour.limits_header or max(sizes) <= _HEADER_LIMIT:
+            if not self._behavior.limits_header or max(sizes) <= _HEADER_LIMIT:
                 self._buffer, self._head = rest, Request(method, target, version, headers)
                 self._write_log(method=method, target=target, headers=headers)
                 return self._begin(self._head)
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
     def _begin(self, head: Request) -> bool:
         """Act on a request's head before its body is read. Return whether to continue."""
         chunked = head.header("transfer-encoding") is not None
-        if chunked and head.header("content-length") is None and self._behaviour.crashes_on_chunked:
+        if chunked and head.header("content-length") is None and self._behavior.crashes_on_chunked:
             self._crash("a chunked body without Content-Length")
             self._transport.close()
             return False

@@ -378,7 +378,7 @@ async def test_keyboard_navigation(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_colour_schemes_and_screen_sizes(page: Page, screenshots: Path, scheme: str) -> None:
+async def test_color_schemes_and_screen_sizes(page: Page, screenshots: Path, scheme: str) -> None:
     await page.until("document.querySelectorAll('#wires .flow[visibility=visible]').length > 8")
     for size in (WIDE, NARROW):
         await page.emulate(*size, scheme)

@@ -139,7 +139,7 @@ class Page:
         await self._send("Input.dispatchKeyEvent", type="keyUp", **event)
 
     async def emulate(self, width: int, height: int, scheme: str = "light") -> None:
-        """Set the window's size and the preferred colour ``scheme`` (light or dark)."""
+        """Set the window's size and the preferred color ``scheme`` (light or dark)."""
         await self._send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 600,

@@ -24,7 +24,7 @@ def test_a_chart_stays_within_its_frame() -> None:
     assert {"A title", "x <size>", "µs", "a & b", "c"} <= set(labels)
 
 
-def test_light_and_dark_backgrounds_have_colours() -> None:
+def test_light_and_dark_backgrounds_have_colors() -> None:
     document = chart("t", Axis("", [(0, ""), (1, "")]), Axis("", [(0, ""), (1, "")]), [])
     assert "prefers-color-scheme: dark" in document
     assert not re.search(r"<rect", document)  # the page's background is visible

@@ -42,8 +42,8 @@ def is_nan(bits: int) -> bool:
 @given(PATTERNS)
 @example(0x7F7FFFFF)  # the largest float32 rounds to infinity
 @example(0x7F7F7FFF)
-@example(0x3F808000)  # halfway; the lower neighbour is even
-@example(0x3F818000)  # halfway; the lower neighbour is odd
+@example(0x3F808000)  # halfway; the lower neighbor is even
+@example(0x3F818000)  # halfway; the lower neighbor is odd
 @example(0x00000001)  # the smallest subnormal
 @example(0x00008000)
 @example(0x80000000)  # minus zero

@@ -13,7 +13,7 @@ from infergate.codecs.option_checks import check_option_names, read_choice
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityLevel:
-    """The behaviour of a server release."""
+    """The behavior of a server release."""
 
     has_json_status: bool
     """Whether the query or the Accept header can request a status as JSON (since 1.10)."""
