@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class AdminQueryError(Exception):
-    """A query failed. The message gives the reason and a suggestion."""
+    """A query failed. The message gives the reason."""
 
 
 def parse_admin_url(text: str) -> str:
@@ -38,10 +38,8 @@ def get_json(
 ) -> Json:
     """Return the JSON at ``path`` of the admin listener ``admin``. Methods other than GET send the
     key in INFERGATE_ADMIN_KEY. Raises AdminQueryError, with the reason ``not_found`` if the path
-    does not exist.
-
-    Proxies in the environment are ignored, because admin listeners are local. For https, the
-    certificate authorities of the system or of SSL_CERT_FILE are trusted."""
+    does not exist. Proxies in the environment are ignored, because admin listeners are local. For
+    https, the certificate authorities of the system or of SSL_CERT_FILE are trusted."""
     # These modules are imported here, because most commands need no HTTP client.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
@@ -62,6 +60,9 @@ def get_json(
             f"{admin} cannot be reached: {error.reason}; is this the address of the admin "
             "listener? (--admin URL)"
         ) from None
+    except TimeoutError:
+        reason = f"did not respond within {_TIMEOUT_SECONDS:g} s"
+        raise AdminQueryError(f"{admin}{path} {reason}") from None
     except (OSError, ValueError, HTTPException) as error:  # for example, not HTTP/1
         raise AdminQueryError(f"{admin}{path} returned an invalid response: {error}") from None
     if not isinstance(data, dict):

@@ -133,6 +133,15 @@ def test_a_port_that_is_not_an_admin_port_is_reported(
     assert "returned an invalid response" in capsys.readouterr().err
 
 
+def test_a_gateway_that_does_not_respond_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("infergate.cli.admin_client._TIMEOUT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert main(["health", "--admin", f"127.0.0.1:{server.getsockname()[1]}"]) == 1
+    assert "/console/state did not respond within 0.1 s" in capsys.readouterr().err
+
+
 def test_a_missing_console_is_reported(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--admin", f"{admin}/elsewhere"]) == 1
     assert "the gateway's console is off" in capsys.readouterr().err
