@@ -38,7 +38,7 @@ def run(arguments: Arguments) -> int:
     if action in ACTIONS and not files:
         return _control(action, arguments.admin, as_json=arguments.json)
     usage = f"record {'|'.join(ACTIONS)}, or: infergate record {SHOW} FILE…"
-    print(f"infergate: expected: infergate {usage}", file=sys.stderr)
+    print(f"usage: infergate {usage}", file=sys.stderr)
     return 2
 
 
@@ -77,7 +77,7 @@ def _print_processes(processes: Sequence[Json]) -> None:
 
 
 def _show(file: str, *, lines: bool) -> int:
-    """Print the records and the damaged parts of ``file``, as lines of JSON if ``lines`` is set."""
+    """Print the contents of ``file``, as JSON lines if ``lines`` is set. Return the exit code."""
     records = damaged = 0
     try:
         for part in read_recording(file):
@@ -86,7 +86,7 @@ def _show(file: str, *, lines: bool) -> int:
             print(
                 json.dumps({"file": file} | as_json(part)) if lines else _printable(as_text(part))
             )
-    except BrokenPipeError:  # standard output is closed; the file is readable
+    except BrokenPipeError:  # an error of standard output, not of the file
         raise
     except (RecordingError, OSError) as error:
         print(f"infergate: {error}", file=sys.stderr)

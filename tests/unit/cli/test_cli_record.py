@@ -106,7 +106,7 @@ def test_other_operands_are_explained(
     operands: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["record", *operands]) == 2
-    expected = "expected: infergate record start|stop|status, or: infergate record show FILE…"
+    expected = "usage: infergate record start|stop|status, or: infergate record show FILE…"
     assert expected in capsys.readouterr().err
 
 
