@@ -1,9 +1,9 @@
 """The deployment of a soak: a gateway with every feature enabled, and two servers behind proxies.
 One of the servers may be stopped and restarted.
 
-*Listeners.* The gateway uses TLS on HTTP but not on gRPC, and its servers use TLS on gRPC but not
-on HTTP. Each transport is thus used with and without TLS on both sides. The servers are gateways
-with the embedded models."""
+*Listeners.* The gateway's HTTP listener uses TLS, and its gRPC listener does not. The servers' gRPC
+listeners use TLS, and their HTTP listeners do not. The servers are gateways with the embedded
+models. Each of these two transports is thus used with and without TLS."""
 
 import asyncio
 import contextlib
@@ -26,9 +26,9 @@ from tls_kit import Authority
 from .soak_faults import Proxy, Target
 
 KEY: Final = "infergate_of-a-soak"
-SURE: Final = ("sure-rpc", "sure-rest")
-"""Prefixes of models whose requests may be sent twice, so that server failures must not be visible
-to clients."""
+RETRIED: Final = ("retried-rpc", "retried-rest")
+"""Prefixes of models whose requests are retried and hedged. Clients must not see server
+failures."""
 ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
 """Prefixes of models whose requests may fail if their server fails meanwhile."""
 _PROXIES: Final = ("http", "grpc", "raw", "pipe")
@@ -38,8 +38,8 @@ limits: {keepalive_time: 30s, header_time: 15s, idle_body_time: 15s, connect_tim
 log: {access: false}
 helpers: 1
 """
-"""The client closes idle connections after 4 s. If a server closes a connection at the moment of
-its use, the failure is legitimate."""
+"""``keepalive_time`` is longer than the 4 s after which clients, including the gateway, close idle
+connections. If a server closed a connection just as it is used, the failure would be legitimate."""
 _SERVER_CONFIG: Final = """
 listeners:
   admin: {{address: "127.0.0.1:{0}"}}
@@ -99,13 +99,13 @@ backends:
     timeout: 3s
     outliers: {{consecutive_errors: 0}}
 routes:
-  - model: '/sure-rpc\\.(.+)/'
+  - model: '/retried-rpc\\.(.+)/'
     backend: rpc
     rewrite: {{model: '\\1'}}
     idempotent: true
     retry: &retry {{times: 4, per_try_timeout: 20s}}
     hedge: {{after: 500ms}}
-  - model: '/sure-rest\\.(.+)/'
+  - model: '/retried-rest\\.(.+)/'
     backend: rest
     rewrite: {{model: '\\1'}}
     idempotent: true
@@ -137,8 +137,8 @@ class Listener:
     tls: ClientTls | None = None
 
     def target(self, protocol: str) -> Target:
-        """Return the listener as the target of an invalid client, which offers ``protocol`` by
-        ALPN."""
+        """Return the listener as the target of a misbehaving client, which offers ``protocol``
+        by ALPN."""
         if self.tls is None:
             return Target(self.address)
         context = ssl.create_default_context(cafile=self.tls.ca)
@@ -149,14 +149,14 @@ class Listener:
 
 
 class Trust:
-    """An authority and its certificates. ``of_server`` and ``of_client`` are settings of clients.
-    ``own``, ``mutual`` and ``upstream`` are sections ``tls`` of the configuration."""
+    """An authority and its certificates. ``server_auth`` and ``mutual_auth`` are settings of
+    clients. ``own``, ``mutual`` and ``upstream`` are ``tls`` sections of configurations."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
         server, client = authority.server(), authority.issue("gateway.example")
-        self.of_server: Final = ClientTls(authority.file)
-        self.of_client: Final = ClientTls(authority.file, None, client.certificate, client.key)
+        self.server_auth: Final = ClientTls(authority.file)
+        self.mutual_auth: Final = ClientTls(authority.file, None, client.certificate, client.key)
         own = f"certificate: {server.certificate}, key: {server.key}"
         self.own: Final = f"{{{own}}}"
         self.mutual: Final = (
@@ -190,8 +190,8 @@ class SoakServer:
     async def start(self) -> None:
         """Start the process and open the proxies. Raises RuntimeError if the process does not
         start."""
-        # The thread lives as long as the loop does, because a server ends with the thread that
-        # started it.
+        # A server is stopped when the thread that started it exits. Threads of the default executor
+        # live as long as the loop.
         running = await asyncio.to_thread(self._stack.enter_context, started(self._launch))
         self.gateway = _infergate(running)
         _, http, grpc, raw, pipe = running.addresses
@@ -202,10 +202,10 @@ class SoakServer:
     def _launch(self, folder: Path) -> Launch:
         ports = free_ports(5)
         text = _SERVER_CONFIG.format(*ports, tls=self._trust.mutual, own=self._trust.own)
-        return _launched(self.name, folder, ports, text + _SETTINGS, self._engine)
+        return _make_launch(self.name, folder, ports, text + _SETTINGS, self._engine)
 
     async def kill(self) -> None:
-        """Kill the server, so that requests in progress break off."""
+        """Kill the server, so that requests in progress are aborted."""
         os.killpg(self.gateway.pid, signal.SIGKILL)
         self.shut()
         await asyncio.to_thread(self._stack.close)
@@ -216,7 +216,7 @@ class SoakServer:
         self.shut()
 
     def shut(self) -> None:
-        """Shut all proxies."""
+        """Break all connections of the proxies and refuse new ones; the ports stay reserved."""
         for each in self.proxies.values():
             each.shut()
 
@@ -230,7 +230,7 @@ class SoakServer:
         """Return the listeners that clients use without a proxy."""
         return {
             "http": Listener(self.gateway.http),
-            "grpc": Listener(self.gateway.grpc, self._trust.of_client),
+            "grpc": Listener(self.gateway.grpc, self._trust.mutual_auth),
         }
 
 
@@ -249,7 +249,7 @@ class SoakGateway:
         # Connections are never accepted, so nothing is read and nothing is sent.
         self._silent: Final = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.gateway: Infergate
-        self.frames: str
+        self.graphpipe: str
         self.kserve: str
 
     @contextlib.contextmanager
@@ -257,7 +257,7 @@ class SoakGateway:
         """Run the gateway while the block runs."""
         with self._silent, started(self._launch) as running:
             self.gateway = _infergate(running)
-            self.frames, self.kserve = running.addresses[3:]
+            self.graphpipe, self.kserve = running.addresses[3:]
             yield
 
     def _launch(self, folder: Path) -> Launch:
@@ -268,7 +268,7 @@ class SoakGateway:
             workers=self._workers,
             digest=digest_of(KEY).hex(),
         )
-        return _launched("the gateway", folder, ports, self.next_config(), self.engine)
+        return _make_launch("the gateway", folder, ports, self.next_config(), self.engine)
 
     def next_config(self) -> str:
         """Return a changed configuration. Some backends have a different timeout. Sometimes the
@@ -293,8 +293,8 @@ class SoakGateway:
 
     @property
     def processes(self) -> int:
-        """Return the number of processes. It includes those that are started on demand: the helper
-        of each worker, and a supervisor if there are several workers."""
+        """Return the number of processes: the workers, a helper of each worker, which is started on
+        demand, and a supervisor if there are several workers."""
         return 2 if self._workers == 1 else 1 + 2 * self._workers
 
     def write(self, text: str) -> None:
@@ -306,14 +306,14 @@ class SoakGateway:
     def listeners(self) -> Mapping[str, Listener]:
         """Return the listeners that clients use."""
         return {
-            "http": Listener(self.gateway.http, self._trust.of_server),
+            "http": Listener(self.gateway.http, self._trust.server_auth),
             "grpc": Listener(self.gateway.grpc),
-            "frames": Listener(self.frames),
+            "graphpipe": Listener(self.graphpipe),
             "additional.kserve-v1": Listener(self.kserve),
         }
 
 
-def _launched(name: str, folder: Path, ports: Sequence[int], text: str, engine: str) -> Launch:
+def _make_launch(name: str, folder: Path, ports: Sequence[int], text: str, engine: str) -> Launch:
     file = folder / "routes.yaml"
     file.write_text(f"engine: {engine}\n{text}")
     argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]

@@ -77,8 +77,8 @@ FAULTS: Mapping[str, tuple[str, Callable[[str], bytes]]] = {
         "grpc", lambda _: frames.PREFACE + frames.settings([]) + random.randbytes(2000),
     ),
     "rapid resets": ("grpc", lambda key: frames.PREFACE + frames.settings([]) + _resets(key)),
-    "garbage to a raw socket": ("frames", lambda _: random.randbytes(2000)),
-    "frame that breaks off": ("frames", lambda _: b"\xff\xff\0\0" + bytes(2000)),
+    "garbage to a raw socket": ("graphpipe", lambda _: random.randbytes(2000)),
+    "frame that breaks off": ("graphpipe", lambda _: b"\xff\xff\0\0" + bytes(2000)),
     "handshake that breaks off": ("plain", lambda _: _HELLO),
     "garbage instead of a handshake": ("plain", lambda _: random.randbytes(500)),
 }  # fmt: skip

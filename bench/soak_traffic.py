@@ -47,7 +47,7 @@ from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 
 from .soak_attackers import ATTACKS
-from .soak_deployment import KEY, ONCE, SURE, Listener
+from .soak_deployment import KEY, ONCE, RETRIED, Listener
 from .soak_faults import FAULTS, STREAM, Target, break_off
 from .soak_verdict import Counts, Outages
 
@@ -60,7 +60,7 @@ _SIZES: Final = (1, 16, 1000, 40_000)
 _LIKELY: Final = (35, 25, 20, 20)
 _LIMITS: Final = replace(DEFAULT_LIMITS, connect_time=PATIENCE)
 _STREAMED: Final = 10
-_MODELS: Final = ("identity", *(f"{each}.identity" for each in (*SURE, *ONCE)))
+_MODELS: Final = ("identity", *(f"{each}.identity" for each in (*RETRIED, *ONCE)))
 _REPEATS: Final = ("repeat", "rpc.repeat")
 _SUMS: Final = ("rpc.accumulate", "rest.accumulate")
 _UNBOUND: Final = [each for each in CLIENT_KINDS if not each.is_framed]
@@ -399,7 +399,7 @@ class Traffic:
 def _listener_of(kind: ClientKind) -> str:
     """Return the name of the listener to which clients of ``kind`` connect."""
     if kind.is_framed:
-        return "frames"
+        return "graphpipe"
     if kind.protocol in WITHOUT_METADATA:
         return f"additional.{kind.protocol}"
     return plugins()[kind.protocol].transport_kind.value
