@@ -18,7 +18,7 @@ _DATATYPES: Final = {
     for datatype, dtype in NUMPY_DTYPES.items()
     if datatype is not Datatype.BF16
 }
-_TEXT_KINDS: Final = "SUO"
+_BYTES_KINDS: Final = "SUO"  # numpy's kinds of bytes, strings and objects
 _EXACT: Final = (int, np.integer, np.bool_, str, bytes, Integral)
 
 
@@ -35,10 +35,10 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     else:
         dtype = None if datatype is None else _array_dtype(datatype)
         array = np.asarray(values, dtype)
-        if datatype is not None and array.dtype.kind != "f" and _has_fractions(values):
+        if datatype is not None and array.dtype.kind != "f" and _has_non_integers(values):
             raise TypeError(f"tensor {name!r}: floats cannot be cast to {datatype.value}")
     if datatype is None:
-        if array.dtype.kind in _TEXT_KINDS:
+        if array.dtype.kind in _BYTES_KINDS:
             return tensor_from_array(name, Datatype.BYTES, _bytes_array(values))
         datatype = _datatype_of(array.dtype)
     elif array.dtype.name != _BFLOAT16 and not np.can_cast(
@@ -48,18 +48,18 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     return tensor_from_array(name, datatype, array)
 
 
-def _has_fractions(values: npt.ArrayLike) -> bool:
-    """Return whether ``values`` contains floats or other numbers that are not integers.
+def _has_non_integers(values: npt.ArrayLike) -> bool:
+    """Return whether ``values`` contains numbers whose type is neither an integer type nor bool.
     ``np.asarray`` may truncate these numbers to integers."""
     elements = np.asarray(values, np.object_).flat
-    return any(not isinstance(each, _EXACT) and _is_fraction(each) for each in elements)
+    return any(not isinstance(each, _EXACT) and _is_non_integer(each) for each in elements)
 
 
-def _is_fraction(element: Any) -> bool:
-    # ``element`` may also be a scalar of ml_dtypes or an array without dimensions.
+def _is_non_integer(element: Any) -> bool:
+    # Scalars of ml_dtypes and arrays without dimensions are not instances of Number.
     dtype = np.asarray(element).dtype
-    is_number = dtype.kind in "fc" or dtype.name == _BFLOAT16
-    return is_number or isinstance(element, Number)
+    is_float = dtype.kind in "fc" or dtype.name == _BFLOAT16
+    return is_float or isinstance(element, Number)
 
 
 def _array_dtype(datatype: Datatype) -> npt.DTypeLike:

@@ -87,9 +87,8 @@ _HELPER_METRICS: Final[tuple[MetricSpec[BackendCounters], ...]] = (
 
 class BackendMetrics(Collector):
     """The counters of the backends and routes of a process. Not thread-safe. ``concurrency``
-    returns the usage of backends with ``limits.max_requests``. ``names`` returns the configured
-    routes and backends, or None if unknown. A scrape drops the counters of all other routes and
-    backends."""
+    returns the usage of backends with ``limits.max_requests``. ``names`` returns the routes and
+    backends whose counters are kept, or None for all. A scrape drops the counters of the others."""
 
     def __init__(self) -> None:
         self.concurrency: Callable[[], Iterable[ConcurrencyStats]] = tuple

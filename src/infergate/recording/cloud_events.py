@@ -72,13 +72,13 @@ class CloudEvent:
 
 
 def event_id(headers: Mapping[str, str]) -> str:
-    """Return the id of the events of an inference: the client's ``ce-id``, or a new id."""
-    own = headers.get(EVENT_ID_HEADER, "")
-    return own if _EVENT_ID.fullmatch(own) else str(uuid.uuid4())
+    """Return the id of the events of an inference: the client's valid ``ce-id``, or a new id."""
+    client_id = headers.get(EVENT_ID_HEADER, "")
+    return client_id if _EVENT_ID.fullmatch(client_id) else str(uuid.uuid4())
 
 
 def event_count(exchange: Exchange, mode: Mode) -> int:
-    """Return the number of events of ``exchange``."""
+    """Return the number of events that ``make_events`` creates for ``exchange`` and ``mode``."""
     outcome = exchange.outcome
     responses = len(outcome.responses) + (outcome.error is not None)
     return (mode != "response") + (responses if mode != "request" else 0)
@@ -150,14 +150,14 @@ def _attributes(shared: EventAttributes, exchange: Exchange, id_: str) -> dict[s
     }
     # Some SDKs reject an extension attribute with an empty value.
     return {
-        name: _printable(value[:_MAX_ATTRIBUTE_CHARACTERS] if name != "metadata" else value)
+        name: _utf8_safe(value[:_MAX_ATTRIBUTE_CHARACTERS] if name != "metadata" else value)
         for name, value in attributes.items()
         if value
     }
 
 
-def _printable(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot express."""
+def _utf8_safe(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode, by question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -173,7 +173,7 @@ def _metadata(headers: Mapping[str, str]) -> str:
     for name, value in headers.items():
         size += len(name) + len(value)
         if size <= _MAX_METADATA_BYTES:
-            chosen[name.title()] = [_printable(value)]
+            chosen[name.title()] = [_utf8_safe(value)]
     return orjson.dumps(chosen).decode()
 
 

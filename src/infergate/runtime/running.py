@@ -1,7 +1,7 @@
 """The running gateway: listeners that stay open while configurations change behind them.
 
 A new configuration is first built completely (``GatewayParts``), while the old configuration stays
-active. Next, new addresses are bound, and changes of fixed options are rejected. If one of these
+active. Next, changes of fixed options are rejected, and new addresses are bound. If one of these
 steps fails, the old configuration stays active. Finally, all listeners switch to the new parts in a
 single step of the event loop. The switch applies to every later request on any connection.
 
@@ -56,8 +56,7 @@ _CLOSE_TIMEOUT_SECONDS: Final = 2.0
 
 
 class ConfigRejectedError(Exception):
-    """A configuration cannot replace the active configuration. The message tells the operator
-    why."""
+    """A configuration cannot replace the active one. The message tells the operator why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +168,7 @@ class RunningGateway:
         self._prepare: Final = prepare
         self._abandon: Final = abandon
         self.is_creating_plugins = False
-        """Whether a reload waits for plug-ins. The reload may be cancelled in this state."""
+        """Whether a reload is waiting for plug-ins to be created. It may be cancelled then."""
         self._lag_monitor: Final = EventLoopLagMonitor(report_lag)
         try:
             prepare(config, None)()
@@ -324,7 +323,7 @@ class RunningGateway:
         self._being_prepared = parts
         try:
             listeners = self._match_listeners(parts.listeners)
-            new = {name: listener for name, listener in listeners.items() if self._is_new(listener)}
+            new = {name: item for name, item in listeners.items() if self._is_inactive(item)}
             await self._open_listeners(new, self._released_sockets(listeners))
         except BaseException as error:
             await parts.close((self._active,))
@@ -346,11 +345,11 @@ class RunningGateway:
 
     async def _discard(self, parts: GatewayParts, listeners: Mapping[str, _ActiveListener]) -> None:
         self._being_prepared = None
-        new = (listener.server for listener in listeners.values() if self._is_new(listener))
+        new = (listener.server for listener in listeners.values() if self._is_inactive(listener))
         await asyncio.gather(*(server.stop(0) for server in new))
         await parts.close((self._active,))
 
-    def _is_new(self, listener: _ActiveListener) -> bool:
+    def _is_inactive(self, listener: _ActiveListener) -> bool:
         return all(current.server is not listener.server for current in self._listeners.values())
 
     def _released_sockets(self, listeners: Mapping[str, _ActiveListener]) -> list[socket.socket]:
@@ -385,7 +384,7 @@ class RunningGateway:
         return matched
 
     def _apply(self, parts: GatewayParts, listeners: dict[str, _ActiveListener]) -> None:
-        """Switch to the new configuration. The switch does not await anything and cannot fail."""
+        """Switch to ``parts`` and ``listeners``, or discard them if the gateway is stopping."""
         if self._is_stopping:
             self._spawn(self._discard(parts, listeners))
             return
@@ -406,7 +405,7 @@ class RunningGateway:
             old.authorizer.hand_over_to(parts.authorizer)
         self._retiring.append(old)
         self._old_calls.update(calls)
-        removed = [listener.server for listener in old_listeners.values() if self._is_new(listener)]
+        removed = [item.server for item in old_listeners.values() if self._is_inactive(item)]
         self._closing_servers.update(removed)
         for server in removed:
             server.stop_accepting()
@@ -435,7 +434,7 @@ class RunningGateway:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("closing an old configuration failed", exc_info=error, extra=BUG)
+            _log.error("closing a configuration failed", exc_info=error, extra=BUG)
 
     # ---- shutdown
 
@@ -469,7 +468,8 @@ class RunningGateway:
 
 @dataclass(frozen=True, slots=True)
 class PreparedConfig:
-    """A prepared configuration, to be applied or discarded."""
+    """The result of ``RunningGateway.prepare``. Call either ``apply`` or ``discard``, once. Both
+    release the change lock. ``apply`` does not fail."""
 
     _apply: Callable[[], None]
     _discard: Callable[[], Awaitable[None]]

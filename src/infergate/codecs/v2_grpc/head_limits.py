@@ -26,14 +26,14 @@ from infergate.core.tensor import Buffer
 MAX_FIELDS: Final = 24 * KIB
 """Maximum number of fields of a message. Reading this many fields takes up to 50 ms of CPU time."""
 MIN_MAX_FIELDS: Final = 16
-"""The minimum result of `max_fields`."""
+"""The result of `max_fields` for 0 tensors, which is its minimum."""
 MAX_HEAD_BYTES: Final = 4 * MIB
 """Maximum size in bytes of a message without its tensors' data. Parsing takes about 6 ms per
 MiB."""
 
-_HEAD_ON_LOOP: Final = MIB
+_MAX_HEAD_BYTES_ON_LOOP: Final = MIB
 _TENSORS: Final = 5
-"""The field numbers of ModelInferRequest.inputs and ModelInferResponse.outputs."""
+"""The field number of ModelInferRequest.inputs, and of ModelInferResponse.outputs."""
 _REQUESTED_OUTPUTS: Final = 6
 """The field number of ModelInferRequest.outputs."""
 _SHAPE: Final = 3
@@ -80,7 +80,7 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
             Kind.TOO_LARGE,
             f"names, shapes and parameters take {size} bytes; the limit is {MAX_HEAD_BYTES}",
         )
-    check_loop_cost(limits, size, _HEAD_ON_LOOP)
+    check_loop_cost(limits, size, _MAX_HEAD_BYTES_ON_LOOP)
     if not kept_parts:
         return head, typed
     return b"".join((*kept_parts, view[kept_from:])), typed
@@ -105,7 +105,7 @@ def _split_description(
             shape += field.end - field.value_start
             if shape > _DIMENSION_BYTES * limits.rank:
                 raise MalformedMessageError(
-                    f"the shape of tensor {index} has over {limits.rank} dimensions (the limit)",
+                    f"the shape of tensor {index} has over {limits.rank} dimensions",
                     limit_name="rank",
                 )
     rest.append(description[kept_from:])
