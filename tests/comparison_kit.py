@@ -28,10 +28,10 @@ def outcome(*outputs: Tensor, duration: float = 0.01) -> Outcome:
     return Outcome((InferResponse("m", outputs=outputs),), None, duration)
 
 
-def stream(*responses: Tensor, kind: Kind | None = None) -> Outcome:
-    """Return an outcome with one output in each response, and an error if ``kind`` is set."""
+def stream(*outputs: Tensor, kind: Kind | None = None) -> Outcome:
+    """Return an outcome with a response for each output, and an error if ``kind`` is set."""
     error = GatewayError(kind, "failed") if kind else None
-    return Outcome(tuple(InferResponse("m", outputs=(each,)) for each in responses), error)
+    return Outcome(tuple(InferResponse("m", outputs=(each,)) for each in outputs), error)
 
 
 def failure(kind: Kind) -> Outcome:
@@ -41,7 +41,7 @@ def failure(kind: Kind) -> Outcome:
 def compare_values(
     expected: float, actual: float, rules: ComparisonRules = NO_RULES, name: str = "x"
 ) -> Comparison:
-    """Compare two outcomes with an output of one FP32 element."""
+    """Compare two outcomes whose only output, ``name``, has one FP32 element."""
     return compare(rules, outcome(fp32(name, expected)), outcome(fp32(name, actual)))
 
 
@@ -51,7 +51,7 @@ def compare_arrays(
     actual: npt.ArrayLike,
     rule: OutputRule | None = None,
 ) -> OutputComparison:
-    """Compare two arrays as output ``x`` of ``datatype`` by ``rule``."""
+    """Compare two arrays as outputs named ``x``, by ``rule`` or by the default rules."""
     dtype: Any = NUMPY_DTYPES.get(datatype, np.object_)
     if datatype is Datatype.BF16:
         dtype = np.float32

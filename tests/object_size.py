@@ -10,8 +10,8 @@ _CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
 def package_size(name: str, *roots: object) -> int:
-    """Return the bytes of ``roots`` and of the objects of ``infergate.name``, such as caches of
-    functions, and of all objects that these refer to, except code."""
+    """Return the total size in bytes of ``roots``, of the globals of the modules ``infergate.name``
+    and ``infergate.name.*``, and of all objects reachable from them, except code."""
     modules = [vars(module) for path, module in sys.modules.items() if f"infergate.{name}" in path]
     seen, size, pending = set(), 0, [*roots, *modules]
     while pending:
@@ -21,5 +21,5 @@ def package_size(name: str, *roots: object) -> int:
             size += sys.getsizeof(each)
             pending += gc.get_referents(each)
             if isinstance(each, dict):
-                pending += each  # the collector does not visit keys that are text
+                pending += each  # get_referents omits keys if all are strings
     return size

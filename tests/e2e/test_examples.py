@@ -66,8 +66,8 @@ def test_the_installed_command_generates_packages(installed: Path, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def addresses(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Run two gateways with examples/routes.yaml. The second sends ``remote-*`` to the first. Yield
-    the addresses of the second: admin, gRPC, HTTP."""
+    """Run two gateways with examples/routes.yaml. The second sends requests for the
+    models ``remote-*`` to the first. Yield the addresses of the second: admin, gRPC, HTTP."""
     vectors = tmp_path_factory.mktemp("vectors") / "labels.npy"
     np.save(vectors, np.eye(4, dtype=np.float32))
 
@@ -109,7 +109,7 @@ def test_safetensors_clients_are_served(
 
 
 @pytest.mark.parametrize("model", ["nearest", "remote-nearest"])
-def test_tritonclient_is_served_and_streams(model: str, addresses: list[str]) -> None:
+def test_tritonclient_infers_and_streams(model: str, addresses: list[str]) -> None:
     query = triton.InferInput("query", [1, 4], "FP32")
     query.set_data_from_numpy(np.array([[0, 0, 0, 1]], np.float32))
     with triton.InferenceServerClient(addresses[1]) as client:
@@ -125,7 +125,7 @@ def test_tritonclient_is_served_and_streams(model: str, addresses: list[str]) ->
         assert streamed.as_numpy("index").tolist() == result.as_numpy("index").tolist()
 
 
-def test_the_hook_rejects_nan_over_every_protocol(addresses: list[str]) -> None:
+def test_the_hook_rejects_nan_for_local_and_remote_models(addresses: list[str]) -> None:
     query = triton.InferInput("query", [1, 4], "FP32")
     query.set_data_from_numpy(np.full((1, 4), np.nan, np.float32))
     with triton.InferenceServerClient(addresses[1]) as client:

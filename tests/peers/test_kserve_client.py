@@ -36,7 +36,7 @@ def gateway(
         yield running
 
 
-def test_the_sdk(gateway: Infergate) -> None:
+def test_the_sdk_checks_readiness_and_infers(gateway: Infergate) -> None:
     assert kserve_report(gateway.http, gateway.grpc) == {
         "rest live": True,
         "rest ready": True,
@@ -52,7 +52,7 @@ def test_the_sdk(gateway: Infergate) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["v2", "grpc-v2"])
-def test_a_transformer(gateway: Infergate, protocol: str) -> None:
+def test_a_transformer_uses_the_gateway_as_its_predictor(gateway: Infergate, protocol: str) -> None:
     predictor = gateway.http if protocol == "v2" else gateway.grpc
     body: dict[str, Any] = {
         "inputs": [
@@ -62,10 +62,10 @@ def test_a_transformer(gateway: Infergate, protocol: str) -> None:
     }
     with started_transformer(predictor, protocol) as transformer:
         url = f"http://{transformer.http}/v2/models/simple"
-        with urllib.request.urlopen(f"{url}/ready") as answer:
-            assert json.load(answer)["ready"] is True
+        with urllib.request.urlopen(f"{url}/ready") as response:
+            assert json.load(response)["ready"] is True
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{url}/infer", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request) as answer:
-            outputs = {each["name"]: each["data"] for each in json.load(answer)["outputs"]}
+        with urllib.request.urlopen(request) as response:
+            outputs = {each["name"]: each["data"] for each in json.load(response)["outputs"]}
     assert outputs == {"OUTPUT0": [6] * 16, "OUTPUT1": [-1] * 16}

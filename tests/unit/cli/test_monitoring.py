@@ -1,4 +1,4 @@
-"""infergate top, trace, and --watch, with a scripted admin listener and on a real terminal."""
+"""The commands that show a gateway's state, with a scripted admin listener, and ``check``."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ def test_names_cannot_control_the_terminal(
 
 
 def requests_between(*states: tuple[dict[str, Any], int]) -> int:
-    """Return how many requests of the route ``bert`` are shown between two states. A state consists
-    of changed fields and the number of requests since the start."""
+    """Return the new requests of route ``bert`` that ``top`` shows for two states. A state consists
+    of changed fields and the route's number of requests since the gateway started."""
     pending = iter(states)
 
     def respond(path: str) -> Any:
@@ -184,9 +184,7 @@ def requests_between(*states: tuple[dict[str, Any], int]) -> int:
 
 
 @pytest.mark.parametrize(("since", "requests"), [("12:00", 0), ("13:00", 7)])
-def test_counters_that_fall_count_from_zero_only_if_the_gateway_was_restarted(
-    since: str, requests: int
-) -> None:
+def test_lower_counters_count_from_zero_only_after_a_restart(since: str, requests: int) -> None:
     config = Gateway().respond("/console/state")["config"] | {"number": 1}
     before = {"config": config | {"since": "12:00"}}
     after = {"config": config | {"since": since}}
@@ -291,7 +289,7 @@ def test_watch_repeats_the_query(admin: str, capsys: pytest.CaptureFixture[str])
     assert len(re.findall(r"readiness +not ready", text)) == 1
 
 
-def test_a_gateway_that_goes_away_is_shown_and_queried_again(
+def test_a_failed_query_is_reported_and_repeated(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     responses = iter([True, False, True])
@@ -368,7 +366,7 @@ def test_trace_shows_the_timeline_and_the_inputs_that_a_gateway_keeps(
     assert "[1, 2]" in text
 
 
-def test_trace_of_an_unknown_request_names_what_is_kept(
+def test_trace_of_an_unknown_request_says_which_requests_are_kept(
     admin: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trace", "no-\x1bsuch", "--admin", admin]) == 1

@@ -80,8 +80,8 @@ def test_unpacking_reverses_packing(elements: list[bytes]) -> None:
         assert list(unpack_bytes(data)) == elements
 
 
-def test_the_text_of_opaque_parameters_is_bytes() -> None:
-    """Long bytes arrive from helper processes as memoryviews."""
+def test_opaque_parameters_convert_memoryviews_to_bytes() -> None:
+    """Long ``bytes`` objects from a helper process arrive as memoryviews."""
     parameters = OpaqueParameters({"a": 1}, ("p",), memoryview(b"classify\0{}"))
     assert parameters.text.partition(b"\0") == (b"classify", b"\0", b"{}")
     kind, arguments = parameters.__reduce__()

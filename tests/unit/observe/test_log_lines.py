@@ -1,4 +1,4 @@
-"""Lines of the audit log, of warnings and of bugs, in both formats."""
+"""Log lines with events, fields, advice and tracebacks, in both formats."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_error_of_asyncio_is_a_bug() -> None:
 def test_control_characters_are_escaped(log_format: str) -> None:
     hidden = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
     extra = with_fields(AUDIT, subject=hidden)
-    result = line(log_format, f"answering {hidden} failed", extra=extra)
+    result = line(log_format, f"request {hidden} failed", extra=extra)
     assert result.isprintable()
     count = {"json": 2, "text": 1}[log_format]
     assert result.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == count

@@ -48,7 +48,7 @@ def test_defaults_are_omitted_and_data_is_written_in_hex() -> None:
     }
 
 
-def test_comparison_is_stricter_than_equality() -> None:
+def test_comparison_distinguishes_types_and_equates_nan() -> None:
     def request(value: object, data: bytes | memoryview = b"\1") -> InferRequest:
         tensor = Tensor("X", Datatype.INT8, (1,), data)
         return InferRequest("m", parameters={"k": value}, inputs=(tensor,))

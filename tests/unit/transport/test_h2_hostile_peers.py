@@ -213,7 +213,7 @@ async def test_a_server_that_does_not_read_is_disconnected(
         wire = RpcRequest("/t.T/Echo", (bytes(32 * MIB),))
         for count in (1, 2):
             seconds = 0.4
-            # until the request is sent within its timeout
+            # A busy machine may not start sending within the timeout: double it and retry.
             while len(connections) < count or not connections[-1].closed_future.done():
                 with raises_kind(Kind.TIMEOUT):
                     await upstream.exchange(wire, endpoint, seconds)
@@ -240,7 +240,7 @@ async def test_waiting_calls_use_freed_streams(monkeypatch: pytest.MonkeyPatch) 
         assert [each.code for each in await asyncio.gather(*exchanges)] == [0] * 5
 
 
-async def test_a_wait_for_a_stream_that_times_out_is_reported(
+async def test_timeout_while_waiting_for_a_stream_names_the_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
@@ -261,7 +261,7 @@ async def test_a_wait_for_a_stream_that_times_out_is_reported(
         assert (await first).code == 0
 
 
-async def test_a_stream_of_a_cancelled_waiter_goes_to_the_next(
+async def test_capacity_offered_to_a_cancelled_waiter_goes_to_the_next_waiter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)

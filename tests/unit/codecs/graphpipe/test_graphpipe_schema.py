@@ -1,4 +1,4 @@
-"""The generated code is up to date, and agrees with the tables of the reader and the verifier."""
+"""The generated code is up to date; the codec and the tests' verifier agree with the schema."""
 
 import re
 import shutil
@@ -73,7 +73,7 @@ def test_fields_are_read_as_in_the_schema() -> None:
             assert field.entry == positions[field.name], name
 
 
-def test_type_numbers_equal_the_schemas() -> None:
+def test_type_numbers_equal_those_of_the_schema() -> None:
     names = {Datatype.BYTES: "String", Datatype.FP16: "Float16"}
     names |= {Datatype.FP32: "Float32", Datatype.FP64: "Float64"}
     for datatype in Datatype:

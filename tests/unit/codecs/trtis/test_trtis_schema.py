@@ -1,4 +1,4 @@
-"""The legacy .proto agrees with the fields of the servers' last release."""
+"""The legacy .proto declares the same as the servers' last release, except one field number."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ PACKAGE = "nvidia.inferenceserver"
 
 
 def declarations(file: Any) -> set[str]:
-    """Return all declarations in the format of the published list, which covers five files."""
+    """Return all declarations of ``file`` in the format of PUBLISHED, without file names."""
     result: set[str] = set()
     for message in file.message_type:
         result |= message_declarations(message, message.name)
@@ -50,13 +50,13 @@ def message_declarations(message: Any, name: str) -> set[str]:
     return result
 
 
-def test_fields_equal_the_published_release() -> None:
+def test_all_declarations_but_one_equal_the_published_release() -> None:
     (raw,) = SCHEMA.files_by_symbol(f"{PACKAGE}.GRPCService")
     declared = declarations(descriptor_pb2.FileDescriptorProto.FromString(raw))
     published = {line.partition(" ")[2] for line in PUBLISHED}
     expected = {declaration for declaration in published if not re.match("package ", declaration)}
     regions = "SharedMemoryControlResponse.Status.shared_memory_region={} repeated "
-    # the servers use a different field number from the published one
+    # The servers use field number 2, although their published .proto has 1.
     assert declared - expected == {regions.format(2) + "SharedMemoryRegion"}
     assert expected - declared == {regions.format(1) + "SharedMemoryRegion"}
 

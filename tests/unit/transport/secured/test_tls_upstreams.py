@@ -1,4 +1,4 @@
-"""TLS to backends with their own authority, server name and client certificate."""
+"""TLS to backends: configured authorities, server names and client certificates."""
 
 import ssl
 from pathlib import Path
@@ -34,15 +34,15 @@ class Client:
 
     async def send_request(self, endpoint: Endpoint) -> bytes:
         if self._is_http:
-            reply = await self.upstream.exchange(HttpRequest("POST", "/"), endpoint, 10)  # type: ignore[arg-type]
-            return bytes(join_parts(reply.body))  # type: ignore[union-attr]
+            http_response = await self.upstream.exchange(HttpRequest("POST", "/"), endpoint, 10)  # type: ignore[arg-type]
+            return bytes(join_parts(http_response.body))  # type: ignore[union-attr]
         response = await self.upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), endpoint, 10)  # type: ignore[arg-type]
         return bytes(join_parts(response.message))  # type: ignore[union-attr]
 
-    async def is_refused(self, harness: Harness) -> bool:
+    async def assert_refused(self, harness: Harness) -> None:
         with pytest.raises(GatewayError) as caught:
             await self.send_request(harness.endpoint)
-        return caught.value.kind in {Kind.CONNECT, Kind.BACKEND_GARBAGE}
+        assert caught.value.kind in {Kind.CONNECT, Kind.BACKEND_GARBAGE}
 
 
 ALL_CLIENTS = pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def test_a_configured_authority(
             if trusted:
                 assert await client.send_request(harness.endpoint)
             else:
-                assert await client.is_refused(harness)
+                await client.assert_refused(harness)
             await client.upstream.close()
 
 
@@ -77,7 +77,7 @@ async def test_a_configured_server_name(kind: str, engine: Engine, authority: Au
                 resolved = harness.endpoint._replace(host="x", address="127.0.0.1")
                 assert await client.send_request(resolved)
             else:
-                assert await client.is_refused(harness)
+                await client.assert_refused(harness)
             await client.upstream.close()
 
 
@@ -95,7 +95,7 @@ async def test_a_client_certificate(
             if is_accepted:
                 assert await client.send_request(harness.endpoint)
             else:
-                assert await client.is_refused(harness)
+                await client.assert_refused(harness)
             await client.upstream.close()
         assert [call.peer_identity for call in harness.calls] == [("a",)]
 
