@@ -14,25 +14,25 @@ from infergate.core.tensor import Tensor, bf16_from_float32, float32_from_bf16, 
 PATTERNS = st.integers(0, 2**32 - 1)
 
 
-def float_of(bits: int) -> float:
+def to_float(bits: int) -> float:
     value: float = struct.unpack("<f", bits.to_bytes(4, "little"))[0]
     return value
 
 
-def rounded(bits: int) -> int:
+def round_exactly(bits: int) -> int:
     """Round to nearest even in exact arithmetic."""
     sign, magnitude = bits & 0x80000000, bits & 0x7FFFFFFF
-    below = magnitude >> 16
+    truncated = magnitude >> 16
     if magnitude == 0x7F800000:  # infinity
-        return (sign >> 16) | below
+        return (sign >> 16) | truncated
 
     def value(pattern: int) -> Fraction:
         # infinity counts as the next power of two
-        return Fraction(2) ** 128 if pattern == 0x7F80 else Fraction(float_of(pattern << 16))
+        return Fraction(2) ** 128 if pattern == 0x7F80 else Fraction(to_float(pattern << 16))
 
-    exact, low, high = Fraction(float_of(magnitude)), value(below), value(below + 1)
-    up = exact - low > high - exact or (exact - low == high - exact and below % 2 == 1)
-    return (sign >> 16) | (below + up)
+    exact, low, high = Fraction(to_float(magnitude)), value(truncated), value(truncated + 1)
+    up = exact - low > high - exact or (exact - low == high - exact and truncated % 2 == 1)
+    return (sign >> 16) | (truncated + up)
 
 
 def is_nan(bits: int) -> bool:
@@ -52,29 +52,29 @@ def test_rounds_to_nearest_even(bits: int) -> None:
     if is_nan(bits):
         return
     (actual,) = bf16_from_float32(np.array([bits], "<u4").view("<f4"))
-    assert int(actual) == rounded(bits)
+    assert int(actual) == round_exactly(bits)
 
 
 @given(PATTERNS.filter(is_nan) | st.integers(0x7F800001, 0x7F80FFFF))
 @example(0xFFFFFFFF)
-def test_nan_keeps_its_sign(bits: int) -> None:
+def test_nan_remains_nan_with_its_sign(bits: int) -> None:
     actual = int(bf16_from_float32(np.array([bits], "<u4").view("<f4"))[0])
     assert is_nan(actual << 16)
     assert actual >> 15 == bits >> 31
 
 
 def test_every_bf16_round_trips_through_float32() -> None:
-    every = np.arange(2**16, dtype="<u2")
-    restored = bf16_from_float32(float32_from_bf16(every))
-    nan = (every & 0x7FFF) > 0x7F80
-    assert np.array_equal(restored[~nan], every[~nan])
-    assert np.array_equal(restored[nan], every[nan] | 0x40)  # NaNs become quiet
+    patterns = np.arange(2**16, dtype="<u2")
+    restored = bf16_from_float32(float32_from_bf16(patterns))
+    nan = (patterns & 0x7FFF) > 0x7F80
+    assert np.array_equal(restored[~nan], patterns[~nan])
+    assert np.array_equal(restored[nan], patterns[nan] | 0x40)  # NaNs become quiet
 
 
 def test_agrees_with_ml_dtypes() -> None:
     reference = pytest.importorskip("ml_dtypes").bfloat16
-    dice = np.random.default_rng(1)
-    values = dice.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
     values = values[~np.isnan(values)]
     with np.errstate(over="ignore"):
         expected = values.astype(reference).view(np.uint16)
@@ -82,7 +82,7 @@ def test_agrees_with_ml_dtypes() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (2, 3)])
-def test_tensors_of_any_shape(shape: tuple[int, ...]) -> None:
+def test_tensors_of_any_shape_round_trip(shape: tuple[int, ...]) -> None:
     array = np.full(shape, 1.5, np.float32)
     tensor = tensor_from_array("t", Datatype.BF16, array)
     assert len(tensor.data) == 2 * array.size

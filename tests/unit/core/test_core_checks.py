@@ -1,4 +1,4 @@
-"""Shapes that contradict the data are rejected with an error that names the tensor."""
+"""Checks of tensor shapes and data. Each error names the tensor."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ from infergate.core.tensor import (
 )
 
 
-def error_of(check: Any, *arguments: Any) -> str:
+def error_text(check: Any, *arguments: Any) -> str:
     with raises_kind(Kind.BAD_REQUEST) as caught:
         check(*arguments)
     return caught.value.public
@@ -33,7 +33,7 @@ def test_accepted_shapes(shape: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dimension", "spelled"),
+    ("dimension", "text"),
     [
         (-1, "-1"),
         (2**63, str(2**63)),
@@ -44,13 +44,13 @@ def test_accepted_shapes(shape: Any) -> None:
         ([1], "[1]"),
     ],
 )
-def test_rejected_dimensions(dimension: Any, spelled: str) -> None:
-    error = error_of(check_shape, "image", [4, dimension], DEFAULT_LIMITS)
-    assert error.startswith(f"tensor 'image': shape has {spelled} where")
+def test_rejected_dimensions(dimension: Any, text: str) -> None:
+    error = error_text(check_shape, "image", [4, dimension], DEFAULT_LIMITS)
+    assert error.startswith(f"tensor 'image': shape has {text} where")
 
 
 def test_rank_is_limited() -> None:
-    error = error_of(check_shape, "t", [1] * 3, Limits(rank=2))
+    error = error_text(check_shape, "t", [1] * 3, Limits(rank=2))
     assert error == "tensor 't': shape has 3 dimensions; the limit is 2"
 
 
@@ -74,7 +74,7 @@ def test_data_of_any_other_size_is_refused(
     needed = math.prod(shape) * datatype.itemsize
     if size == needed:
         return
-    error = error_of(check_data, "t", datatype, shape, bytes(size))
+    error = error_text(check_data, "t", datatype, shape, bytes(size))
     assert error == (
         f"tensor 't': shape {list(shape)} of {datatype.value} needs {needed} bytes, "
         f"but the data holds {size}"
@@ -83,7 +83,7 @@ def test_data_of_any_other_size_is_refused(
 
 @pytest.mark.parametrize("shape", [(2**32, 2**32), (2**40,), (2**62, 2)])
 def test_products_do_not_overflow(shape: tuple[int, ...]) -> None:
-    assert "tensor 't'" in error_of(check_data, "t", Datatype.FP32, shape, b"")
+    assert "tensor 't'" in error_text(check_data, "t", Datatype.FP32, shape, b"")
 
 
 @pytest.mark.parametrize("shape", [(2**32, 2**32), (2**40,), (MAX_BYTES_ELEMENTS + 1,)])
@@ -99,14 +99,14 @@ def test_bytes_elements_add_up_over_a_message() -> None:
         add_bytes_elements("c", (1,), MAX_BYTES_ELEMENTS)
 
 
-def test_element_walks_stop_at_the_shapes_count() -> None:
+def test_counting_stops_one_element_past_the_expected_count() -> None:
     data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # a longer walk would raise
     assert count_bytes_elements("t", data, 2) == 3
 
 
 @pytest.mark.parametrize(("shape", "count"), [((2,), 3), ((4,), 3), ((), 3), ((0,), 3), ((), 0)])
-def test_bytes_of_another_count_are_refused(shape: tuple[int, ...], count: int) -> None:
-    error = error_of(check_data, "t", Datatype.BYTES, shape, pack_bytes([b"x"] * count))
+def test_another_count_of_bytes_elements_is_rejected(shape: tuple[int, ...], count: int) -> None:
+    error = error_text(check_data, "t", Datatype.BYTES, shape, pack_bytes([b"x"] * count))
     assert error == (
         f"tensor 't': shape {list(shape)} announces {math.prod(shape)} BYTES elements, but the "
         f"data holds {'more' if count > math.prod(shape) else count}"
@@ -121,10 +121,10 @@ def test_elements_are_counted(elements: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=9), max_size=5), st.integers(1, 3))
-def test_trailing_bytes_are_rejected(elements: list[bytes], left: int) -> None:
-    error = error_of(count_bytes_elements, "t", pack_bytes(elements) + b"\x00" * left, 100)
+def test_trailing_bytes_are_rejected(elements: list[bytes], extra: int) -> None:
+    error = error_text(count_bytes_elements, "t", pack_bytes(elements) + b"\x00" * extra, 100)
     assert error == (
-        f"tensor 't': {left} bytes are left where element {len(elements)} should begin with its "
+        f"tensor 't': {extra} bytes are left where element {len(elements)} should begin with its "
         "4-byte length"
     )
 
@@ -133,7 +133,7 @@ def test_trailing_bytes_are_rejected(elements: list[bytes], left: int) -> None:
     ("length", "past"), [(1, 1), (6, 6), (2**31, 2**31), (2**32 - 1, 2**32 - 1)]
 )
 def test_a_length_past_the_end_is_refused(length: int, past: int) -> None:
-    error = error_of(
+    error = error_text(
         count_bytes_elements, "t", pack_bytes([b"ok"]) + length.to_bytes(4, "little"), 100
     )
     assert error == (
@@ -143,11 +143,11 @@ def test_a_length_past_the_end_is_refused(length: int, past: int) -> None:
 
 @given(st.binary(max_size=40))
 def test_arbitrary_bytes_are_counted_or_rejected(data: bytes) -> None:
-    walked, position = 0, 0
+    count, position = 0, 0
     while position < len(data):
         position += 4 + int.from_bytes(data[position : position + 4].ljust(4, b"\xff"), "little")
-        walked += 1
+        count += 1
     if position == len(data):
-        assert count_bytes_elements("t", data, len(data)) == walked
+        assert count_bytes_elements("t", data, len(data)) == count
     else:
-        error_of(count_bytes_elements, "t", data, len(data))
+        error_text(count_bytes_elements, "t", data, len(data))

@@ -1,4 +1,4 @@
-"""Values survive a cast to a datatype that can represent them, and the cast back."""
+"""Conversion between datatypes: lossless casts, truth values and rounding."""
 
 from dataclasses import replace
 
@@ -68,5 +68,5 @@ def test_fp64_is_rounded_once() -> None:
     assert bits == [0x3F80, 0x3F80, 0x3F81, 0xBF81, 0x7FC0, 0x8000, 0]
 
 
-def test_an_empty_tensor() -> None:
+def test_an_empty_tensor_keeps_its_shape() -> None:
     assert convert(Tensor("x", Datatype.BF16, (0, 3), b""), Datatype.FP32).numpy().shape == (0, 3)

@@ -30,8 +30,8 @@ async def test_the_function_and_its_arguments_are_freed_before_the_thread_ends(
     captured, argument = Large(), Large()
     references = weakref.ref(captured), weakref.ref(argument)
 
-    def use(_: Large, kept: Large = captured) -> str:
-        return type(kept).__name__
+    def use(_: Large, value: Large = captured) -> str:
+        return type(value).__name__
 
     try:
         call = to_daemon_thread(use, argument)

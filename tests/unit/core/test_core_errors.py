@@ -29,7 +29,7 @@ def test_detail_is_not_in_the_text() -> None:
     assert repr(error) == "GatewayError(CONNECT, 'no answer', origin=GATEWAY)"
 
 
-def test_shorthands() -> None:
+def test_shorthands_set_kind_and_origin() -> None:
     client = bad_request("field 'x'")
     assert (client.kind, client.origin) == (Kind.BAD_REQUEST, Origin.GATEWAY)
     backend = backend_garbage("not JSON", "<html>")
@@ -47,7 +47,7 @@ def test_invalid_responses_are_blamed_on_the_backend() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "headers"),
+    ("delay", "headers"),
     [
         (None, {}),
         (0.0, {"retry-after": "0"}),
@@ -57,8 +57,8 @@ def test_invalid_responses_are_blamed_on_the_backend() -> None:
         (math.nan, {}),
     ],
 )
-def test_retry_after_headers(after: float | None, headers: dict[str, str]) -> None:
-    assert retry_after_headers(GatewayError(Kind.OVERLOADED, "full", retry_after=after)) == headers
+def test_retry_after_headers(delay: float | None, headers: dict[str, str]) -> None:
+    assert retry_after_headers(GatewayError(Kind.OVERLOADED, "full", retry_after=delay)) == headers
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_parse_retry_after(header: str, seconds: float | None) -> None:
     assert parse_retry_after({}) is None
 
 
-def test_unauthenticated_clients_get_a_challenge() -> None:
+def test_error_headers() -> None:
     error = UnauthenticatedError("credentials are required", 'Bearer realm="x"', "detail")
     assert error.kind is Kind.UNAUTHENTICATED
     assert (error.public, error.detail) == ("credentials are required", "detail")

@@ -19,7 +19,7 @@ from infergate.core.inflation import (
 )
 
 _DATA = st.builds(
-    lambda some, times: some * times,
+    lambda data, count: data * count,
     st.binary(max_size=300),
     st.sampled_from([0, 1, 2, 300, 1000]),
 ) | st.sampled_from([PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES]).map(bytes)
@@ -46,7 +46,7 @@ def test_all_members_are_inflated_in_short_pieces(members: list[bytes], extra: b
 
 
 @given(_DATA, st.sampled_from([ZLIB, RAW]))
-def test_deflate(data: bytes, window: int) -> None:
+def test_deflate_data_is_inflated(data: bytes, window: int) -> None:
     packed = zlib.compress(data, wbits=window)
     assert zlib_window_bits("deflate", packed) in {window, ZLIB}
     assert b"".join(inflate_pieces(packed, window, len(data))) == data

@@ -27,9 +27,9 @@ def test_each_limit_names_its_scope_and_its_metric() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", section, re.MULTILINE))
     assert list(rows) == [f.name for f in dataclasses.fields(Limits)]
     assert all(len(row.split("|")) == 5 for row in rows.values())
-    named = {name for row in rows.values() for name in re.findall(r"infergate_\w+", row)}
+    metrics = {name for row in rows.values() for name in re.findall(r"infergate_\w+", row)}
     exported = "\n".join(f"{each.name}\n{each.name}_total" for each in Metrics().registry.collect())
-    assert named <= set(exported.splitlines())
+    assert metrics <= set(exported.splitlines())
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if "." in name])

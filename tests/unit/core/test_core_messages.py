@@ -23,7 +23,7 @@ def test_messages_are_records(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [messages.InferRequest, messages.InferResponse])
-def test_an_inference_is_empty_by_default(kind: type) -> None:
+def test_inference_messages_are_empty_by_default(kind: type) -> None:
     created = kind("m")
     assert (created.model, created.version, created.id) == ("m", "", "")
     assert created.parameters is NO_PARAMETERS
@@ -39,7 +39,7 @@ def test_the_empty_mapping_stays_empty() -> None:
     assert pickle.loads(pickle.dumps(parameters)) is parameters
 
 
-def test_limits_are_those_documented() -> None:
+def test_default_limits_are_consistent() -> None:
     assert Limits() == DEFAULT_LIMITS
     assert DEFAULT_LIMITS.body == 64 * MIB
     assert DEFAULT_LIMITS.json <= DEFAULT_LIMITS.body <= DEFAULT_LIMITS.in_flight_bytes

@@ -1,4 +1,4 @@
-"""Accepted and refused names."""
+"""Accepted and rejected names of models and tensors."""
 
 import unicodedata
 
@@ -59,7 +59,7 @@ def test_accepted_model_names(name: str) -> None:
     assert are_accepted(STRICT_RULE, name, "m")
 
 
-def test_segments_are_accepted_if_configured() -> None:
+def test_slashes_are_accepted_if_configured() -> None:
     rule = NameRule(allow_slash=True)
     rule.check("team-a/bert/large")
     for name in ("/a", "a/", "a//b", "/", "a/../b", "a/.", "a\\b", "a%2fb", "a/\0"):

@@ -1,4 +1,4 @@
-"""Names in paths."""
+"""Names that are decoded from path segments."""
 
 import pytest
 

@@ -9,13 +9,13 @@ from infergate.core.sequences import sequence_id, sequence_key
 
 
 @pytest.mark.parametrize("value", [1, 2**64 - 1, "1", "by name", "é"])
-def test_a_sequence(value: Any) -> None:
+def test_the_id_and_the_key_of_a_sequence(value: Any) -> None:
     assert sequence_id({"sequence_id": value}) == value
     assert sequence_key(InferRequest("m", "2", parameters={"sequence_id": value})) == ("m", value)
 
 
 @pytest.mark.parametrize("value", [None, True, False, 1.5, 0.0, [], [1], {"a": 1}])
-def test_requests_that_are_refused(value: Any) -> None:
+def test_ids_of_other_types_are_rejected(value: Any) -> None:
     with raises_kind(Kind.BAD_REQUEST, match="'sequence_id' must be an integer or a string"):
         sequence_id({"sequence_id": value})
 

@@ -1,4 +1,4 @@
-"""Server-sent events are parsed alike however the body is split."""
+"""Parsing and formatting of server-sent events."""
 
 import itertools
 import re
@@ -29,7 +29,7 @@ LINES = st.sampled_from(
 ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
 
 
-def cut(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
+def parse(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
     """Return the events of a body received in ``parts``, and whether it ends between events."""
     events = EventStreamParser(size)
     payloads = []
@@ -54,50 +54,50 @@ def parse_by_the_standard(lines: list[bytes]) -> list[bytes]:
 
 @given(st.lists(st.tuples(LINES, ENDS), max_size=20), st.lists(st.integers(0, 200)))
 def test_events_do_not_depend_on_how_the_body_is_split(
-    expected: list[tuple[bytes, bytes]], cuts: list[int]
+    lines: list[tuple[bytes, bytes]], positions: list[int]
 ) -> None:
-    body = b"".join(line + end for line, end in expected)
-    marks = sorted({0, len(body), *(position for position in cuts if position < len(body))})
-    parts = [body[start:stop] for start, stop in itertools.pairwise(marks)]
-    assert cut(parts)[0] == parse_by_the_standard(re.split(rb"\r\n|\n|\r", body)[:-1])
+    body = b"".join(line + end for line, end in lines)
+    bounds = sorted({0, len(body), *(position for position in positions if position < len(body))})
+    parts = [body[start:stop] for start, stop in itertools.pairwise(bounds)]
+    assert parse(parts)[0] == parse_by_the_standard(re.split(rb"\r\n|\n|\r", body)[:-1])
 
 
 @given(st.lists(st.text().map(lambda text: text.translate({10: None, 13: None}).encode())))
 def test_written_events_are_read_back(texts: list[bytes]) -> None:
     body = b"".join(bytes(part) for text in texts for part in format_event(text))
-    assert cut([body]) == (texts, True)
+    assert parse([body]) == (texts, True)
 
 
 @pytest.mark.parametrize("body", [b"data: a", b"data: a\n", b"x", b"data: a\n\ndata"])
-def test_a_body_that_ends_inside_an_event(body: bytes) -> None:
-    assert not cut([body])[1]
+def test_an_incomplete_event_is_detected(body: bytes) -> None:
+    assert not parse([body])[1]
 
 
 def test_a_byte_order_mark_is_skipped() -> None:
-    assert cut([b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbf\n\n"]) == (
+    assert parse([b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbf\n\n"]) == (
         [b"a", b"\xef\xbb\xbf"],
         True,
     )
 
 
 @pytest.mark.parametrize("piece", [b"data: x\n", b"data: xxxxxxxx", b"x", b"data:\n"])
-def test_an_event_that_does_not_end(piece: bytes) -> None:
+def test_endless_events_are_rejected(piece: bytes) -> None:
     with raises_kind(Kind.TOO_LARGE):
-        cut([piece] * 120, size=100)
+        parse([piece] * 120, size=100)
 
 
 def test_the_limit_applies_to_an_event_that_arrives_in_one_piece() -> None:
-    assert cut([b"data: " + b"x" * 100 + b"\n\ndata: a\n\n"], size=100) == (
+    assert parse([b"data: " + b"x" * 100 + b"\n\ndata: a\n\n"], size=100) == (
         [b"x" * 100, b"a"],
         True,
     )
     with raises_kind(Kind.TOO_LARGE):
-        cut([b"data: " + b"x" * 101 + b"\n\n"], size=100)
+        parse([b"data: " + b"x" * 101 + b"\n\n"], size=100)
 
 
 def test_comments_and_unknown_fields_are_not_events() -> None:
-    assert cut([b": note\n" * 1000, b"data: a\n\n"], size=100) == ([b"a"], True)
-    assert cut([b"data: a\r", b"\ndatax: b\r\n\r\n"], size=100) == ([b"a"], True)
+    assert parse([b": note\n" * 1000, b"data: a\n\n"], size=100) == ([b"a"], True)
+    assert parse([b"data: a\r", b"\ndatax: b\r\n\r\n"], size=100) == ([b"a"], True)
 
 
 @pytest.mark.no_cover

@@ -23,12 +23,12 @@ def test_one_part_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "whole"),
+    ("parts", "expected"),
     [((), b""), ([b"ab", b""], b"ab"), ([b"ab", memoryview(b"cd"), bytearray(b"e")], b"abcde")],
 )
-def test_parts_are_joined_and_counted(parts: list[bytes], whole: bytes) -> None:
-    assert join_parts(parts) == whole
-    assert total_size(parts) == len(whole)
+def test_parts_are_joined_and_their_sizes_added(parts: list[bytes], expected: bytes) -> None:
+    assert join_parts(parts) == expected
+    assert total_size(parts) == len(expected)
 
 
 def test_messages_are_empty_by_default() -> None:
@@ -47,9 +47,9 @@ def test_a_request_is_pickled_without_process_local_fields() -> None:
     copied = pickle.loads(pickle.dumps(request))
     assert copied == HttpRequest("POST", "/v2", "a=b", {"a": "b"}, (b"x",))
     assert (copied.memory, copied.codec_state) == (UNLIMITED, None)
-    wire = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=unpicklable, deferred=unpicklable)
-    wire.codec_state = unpicklable
-    unpickled = pickle.loads(pickle.dumps(wire))
+    rpc = RpcRequest("/a.B/C", (b"x",), {"a": "b"}, memory=unpicklable, deferred=unpicklable)
+    rpc.codec_state = unpicklable
+    unpickled = pickle.loads(pickle.dumps(rpc))
     assert unpickled == RpcRequest("/a.B/C", (b"x",), {"a": "b"})
     assert (unpickled.memory, unpickled.deferred, unpickled.codec_state) == (UNLIMITED, None, None)
 

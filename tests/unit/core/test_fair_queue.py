@@ -69,11 +69,11 @@ def test_limits_and_order_hold_and_no_job_is_lost(
 ) -> None:
     queue = FairQueue[bool](maximum, max_cost)
     waiting: dict[QueuedJob[bool], int] = {}
-    taken: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    order: dict[tuple[str, str, int], list[int]] = defaultdict(list)
 
     def record(job: QueuedJob[bool]) -> None:
         assert job.priority == min(each.priority for each in waiting)
-        taken[job.client, job.connection, job.priority].append(waiting.pop(job))
+        order[job.client, job.connection, job.priority].append(waiting.pop(job))
 
     for number, job in enumerate(jobs):
         waiting[job] = number
@@ -93,7 +93,7 @@ def test_limits_and_order_hold_and_no_job_is_lost(
         record(taken_job)
     assert not waiting
     assert queue.waiting == 0
-    assert all(numbers == sorted(numbers) for numbers in taken.values())
+    assert all(numbers == sorted(numbers) for numbers in order.values())
 
 
 def _flow(job: QueuedJob[bool]) -> tuple[str, str, int]:
@@ -210,10 +210,10 @@ def test_clients_are_served_in_proportion_to_their_weights() -> None:
     for weight in (1.0, 2.0, 5.0):
         for number in range(1000):
             assert _enqueue(queue, _job(str(weight), str(number % 30), weight=weight))
-    for taken in (80, 800):
-        counts = Counter(queue.take().client for _ in range(taken))  # type: ignore[union-attr]
+    for total in (80, 800):
+        counts = Counter(queue.take().client for _ in range(total))  # type: ignore[union-attr]
         for weight in (1.0, 2.0, 5.0):
-            assert abs(counts[str(weight)] - taken * weight / 8) <= 2
+            assert abs(counts[str(weight)] - total * weight / 8) <= 2
 
 
 def test_a_changed_weight_applies_to_waiting_jobs() -> None:
@@ -247,7 +247,7 @@ def test_a_client_alone_may_fill_the_queue_and_others_displace_its_last_jobs() -
     assert list(queue.put(_job("b"))) == [jobs[99]]
     for _ in range(49):
         assert _enqueue(queue, _job("b"))
-    assert not _enqueue(queue, _job("b")), "it would have more than the other client"
+    assert not _enqueue(queue, _job("b")), "the shares of the clients are equal"
     assert len(queue.put(_job("c"))) == 1
     counts = Counter(job.client for job in _take_all(queue))
     assert sorted(counts.values()) == [1, 49, 50]

@@ -39,8 +39,8 @@ from infergate.core.request_context import RequestContext
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import RunningGateway
 
-FREE = {"address": "127.0.0.1:0"}
-LISTENERS: dict[str, Any] = {"http": FREE, "grpc": FREE, "admin": None}
+ANY_PORT = {"address": "127.0.0.1:0"}
+LISTENERS: dict[str, Any] = {"http": ANY_PORT, "grpc": ANY_PORT, "admin": None}
 NO_LISTENERS = {"http": None, "grpc": None, "admin": None}
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONES = InferRequest("identity", id="7", inputs=(tensor("INPUT0", np.ones((2, 3), np.float32)),))
@@ -226,7 +226,7 @@ async def test_access_rules_apply_to_calls() -> None:
 async def test_calls_are_counted_and_logged_like_requests(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    listeners = {**NO_LISTENERS, "admin": FREE}
+    listeners = {**NO_LISTENERS, "admin": ANY_PORT}
     async with Gateway.from_dict(config(listeners), access_log=True) as gateway:
         await gateway.infer(ONES)
         with pytest.raises(GatewayError):
@@ -287,7 +287,7 @@ async def test_a_gateway_leaves_nothing_behind() -> None:
     logging_state = root.level, list(root.handlers), logging.getLogger("infergate").level
     await asyncio.to_thread(int)  # starts the thread of the loop's executor
     tasks, threads, processes = asyncio.all_tasks(), set(threading.enumerate()), children()
-    opened = descriptors()
+    before = descriptors()
     async with Gateway.from_dict(config(helpers=1)) as gateway:
         await gateway.infer(ONES)
         url = f"{gateway.addresses['http'].url}/v2/models/identity/infer"
@@ -301,7 +301,7 @@ async def test_a_gateway_leaves_nothing_behind() -> None:
         assert loop.get_exception_handler() is exception_handler
     assert (asyncio.all_tasks(), children()) == (tasks, processes)
     assert {each for each in threading.enumerate() if "asyncio" not in each.name} <= threads
-    assert descriptors() == opened
+    assert descriptors() == before
 
 
 async def test_several_gateways_run_in_one_process(capfd: pytest.CaptureFixture[str]) -> None:
@@ -331,10 +331,10 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open() -> None:
         port = used.getsockname()[1]
         listeners = {**LISTENERS, "grpc": {"address": f"127.0.0.1:{port}"}}
         gateway = Gateway.from_dict(config(listeners))
-        opened = descriptors()
+        before = descriptors()
         with pytest.raises(OSError, match=rf"listeners\.grpc: cannot listen on 127.0.0.1:{port}"):
             await gateway.start()
-        assert descriptors() == opened
+        assert descriptors() == before
     async with gateway:  # the port is free now
         await gateway.infer(ONES)
 
@@ -455,11 +455,11 @@ async def test_a_reload_reads_the_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 async def test_typed_configurations_are_checked() -> None:
-    async with Gateway(Config.model_validate(_tuples(config(NO_LISTENERS)))) as gateway:
+    async with Gateway(Config.model_validate(_lists_to_tuples(config(NO_LISTENERS)))) as gateway:
         await gateway.infer(ONES)
     wrong = config(NO_LISTENERS, routes=[{"model": "*", "backend": "other"}])
     with pytest.raises(ConfigError, match=r"configuration: routes\[0\].backend: .*'other'"):
-        Gateway(Config.model_validate(_tuples(wrong)))
+        Gateway(Config.model_validate(_lists_to_tuples(wrong)))
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ async def test_typed_configurations_are_checked() -> None:
         ({"limits": {"body": "1 parsec"}}, "configuration: limits.body: "),
     ],
 )
-def test_mistakes_of_a_mapping_are_listed(sections: dict[str, Any], message: str) -> None:
+def test_mistakes_in_a_mapping_are_named(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Gateway.from_dict(config(**sections))
 
@@ -490,7 +490,7 @@ def test_a_mapping_that_contains_itself_is_refused() -> None:
         Gateway.from_dict(data)
 
 
-def _tuples(value: Any) -> Any:
+def _lists_to_tuples(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        return {key: _lists_to_tuples(item) for key, item in value.items()}
+    return tuple(map(_lists_to_tuples, value)) if isinstance(value, list) else value

@@ -16,24 +16,24 @@ from hypothesis.extra import numpy as st_numpy
 from infergate import Datatype, tensor
 from infergate.core.tensor import check_data
 
-KINDS = [
+DTYPES = [
     st_numpy.boolean_dtypes(),
     st_numpy.integer_dtypes(endianness="?"),
     st_numpy.unsigned_integer_dtypes(endianness="?"),
     st_numpy.floating_dtypes(endianness="?", sizes=(16, 32, 64)),
 ]
 ARRAYS = st_numpy.arrays(
-    st.one_of(*KINDS), st_numpy.array_shapes(min_dims=0, min_side=0, max_side=3)
+    st.one_of(*DTYPES), st_numpy.array_shapes(min_dims=0, min_side=0, max_side=3)
 )
 
 
 @given(ARRAYS)
 @settings(max_examples=30)
 def test_an_array_round_trips_with_the_datatype_of_its_dtype(array: Any) -> None:
-    made = tensor("x", array)
-    assert made.datatype.itemsize == array.dtype.itemsize
-    check_data(made.name, made.datatype, made.shape, made.data)
-    np.testing.assert_array_equal(made.numpy(), array)
+    actual = tensor("x", array)
+    assert actual.datatype.itemsize == array.dtype.itemsize
+    check_data(actual.name, actual.datatype, actual.shape, actual.data)
+    np.testing.assert_array_equal(actual.numpy(), array)
 
 
 @pytest.mark.parametrize(
@@ -51,19 +51,19 @@ def test_an_array_round_trips_with_the_datatype_of_its_dtype(array: Any) -> None
         ([1.5], Datatype.BF16, Datatype.BF16),
     ],
 )
-def test_lists_and_requested_datatypes(
+def test_the_datatype_is_inferred_or_as_requested(
     values: Any, datatype: Datatype | None, expected: Datatype
 ) -> None:
-    made = tensor("x", values, datatype)
-    assert made.datatype is expected
-    assert made.numpy().tolist() == np.asarray(values).tolist()
+    actual = tensor("x", values, datatype)
+    assert actual.datatype is expected
+    assert actual.numpy().tolist() == np.asarray(values).tolist()
 
 
 @pytest.mark.parametrize("datatype", [None, Datatype.BYTES])
 def test_texts_and_bytes_become_bytes(datatype: Datatype | None) -> None:
-    made = tensor("x", ["ä", b"\0"], datatype)
-    assert made.datatype is Datatype.BYTES
-    assert made.numpy().tolist() == ["ä".encode(), b"\0"]
+    actual = tensor("x", ["ä", b"\0"], datatype)
+    assert actual.datatype is Datatype.BYTES
+    assert actual.numpy().tolist() == ["ä".encode(), b"\0"]
     assert tensor("x", np.array(["a", "bc"])).numpy().tolist() == [b"a", b"bc"]
 
 

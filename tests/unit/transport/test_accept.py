@@ -15,9 +15,9 @@ from waiting import until
 
 
 class Worker:
-    def __init__(self, listener: socket.socket, memory: int, index: int) -> None:
+    def __init__(self, listener: socket.socket, file: int, index: int) -> None:
         self.connections: set[asyncio.Protocol] = set()
-        self.loads = WorkerLoads(memory, index)
+        self.loads = WorkerLoads(file, index)
         self.listener = listener
         self.acceptor: Acceptor | None = None
 
@@ -48,17 +48,17 @@ class Connection(asyncio.Protocol):
 
 @pytest.fixture
 async def workers() -> AsyncIterator[list[Worker]]:
-    memory = WorkerLoads.create_file(3)
+    file = WorkerLoads.create_file(3)
     listener = socket.create_server(("127.0.0.1", 0), backlog=100)
     listener.setblocking(False)
-    result = [Worker(listener.dup(), memory, index) for index in range(3)]
+    started = [Worker(listener.dup(), file, index) for index in range(3)]
     listener.close()
-    yield result
-    for each in result:
+    yield started
+    for each in started:
         if each.acceptor is not None:
             each.close()
         each.listener.close()
-    os.close(memory)
+    os.close(file)
 
 
 async def open_connections(worker: Worker, count: int) -> list[asyncio.StreamWriter]:

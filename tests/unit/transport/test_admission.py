@@ -60,19 +60,19 @@ def test_streams_have_their_own_limit() -> None:
 
 def test_a_single_request_may_always_grow() -> None:
     admission = Admission(Limits(in_flight_bytes=1000))
-    one, two = RequestAccount(admission), RequestAccount(admission)
-    one.admit(900)
-    one.grow(10_000)
+    first, second = RequestAccount(admission), RequestAccount(admission)
+    first.admit(900)
+    first.grow(10_000)
     with pytest.raises(GatewayError, match="1000 bytes in memory") as caught:
-        two.admit(1)
+        second.admit(1)
     assert (caught.value.limit, admission.bytes) == ("in_flight_bytes", 10_900)
-    one.shrink(10_000)
-    two.admit(100)
+    first.shrink(10_000)
+    second.admit(100)
     with pytest.raises(GatewayError):
-        one.grow(1)
-    one.release()
-    two.grow(5000)
-    two.release()
+        first.grow(1)
+    first.release()
+    second.grow(5000)
+    second.release()
     assert (admission.bytes, admission.requests) == (0, 0)
 
 

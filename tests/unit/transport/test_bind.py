@@ -1,4 +1,4 @@
-"""Listeners on sockets that were bound by another process."""
+"""Binding of sockets, and listeners on sockets that another process has bound."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ def shared_socket(address: Address) -> socket.socket:
     return result
 
 
-class BindTo:
+class FakeBind:
     """A ``BindFunction`` that returns one socket and records its release."""
 
     def __init__(self, bound: socket.socket) -> None:
@@ -46,7 +46,7 @@ class BindTo:
 
 
 async def test_http_on_a_bound_socket(engine: Engine) -> None:
-    bind = BindTo(listening_socket(LOCAL))
+    bind = FakeBind(listening_socket(LOCAL))
     address = bind.socket.getsockname()
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
     await server.bind(bind)
@@ -64,7 +64,7 @@ async def test_http_on_a_bound_socket(engine: Engine) -> None:
 
 
 async def test_grpc_on_a_bound_socket(engine: Engine) -> None:
-    bind = BindTo((shared_socket if engine.name == "compat" else listening_socket)(LOCAL))
+    bind = FakeBind((shared_socket if engine.name == "compat" else listening_socket)(LOCAL))
     server = engine.server(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     await server.bind(bind)
     assert server.address.port == bind.socket.getsockname()[1]
@@ -100,21 +100,21 @@ async def test_a_port_shared_by_processes_cannot_be_bound_by_others() -> None:
     async def share(_: Address) -> BoundSockets:
         return BoundSockets(tuple(each.dup() for each in reserved.sockets))
 
-    sharing = [GrpcioServer(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS)) for _ in range(2)]
+    servers = [GrpcioServer(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS)) for _ in range(2)]
     try:
         for is_started in (False, True):
             for listen in (True, False):
                 with pytest.raises(OSError, match="in use"):
                     await bind_sockets(address, listen=listen)
             if not is_started:
-                for each in sharing:
+                for each in servers:
                     await each.bind(share)
                     await each.start()
-        assert {each.address for each in sharing} == {address}
+        assert {each.address for each in servers} == {address}
         async with grpc.aio.insecure_channel(str(address)) as channel:
             assert await channel.unary_unary("/any.Service/Echo")(b"hi")
     finally:
-        for each in sharing:
+        for each in servers:
             await each.stop(0)
         reserved.close()
     (await bind_sockets(address)).close()

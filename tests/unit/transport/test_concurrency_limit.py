@@ -14,21 +14,21 @@ POST = HttpRequest("POST", "/")
 
 
 class RecordingUpstream:
-    """Responds when ``go`` is set, or fails if the path is ``/fail``."""
+    """Responds when ``release`` is set, or fails if the path is ``/fail``."""
 
     def __init__(self) -> None:
-        self.go = asyncio.Event()
+        self.release = asyncio.Event()
         self.active = dict.fromkeys((FIRST, SECOND), 0)
         self.max_active = dict.fromkeys((FIRST, SECOND), 0)
         self.order: list[str] = []
-        self.closed = False
+        self.is_closed = False
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
         self.order.append(wire.path)
         self.active[endpoint] += 1
         self.max_active[endpoint] = max(self.max_active[endpoint], self.active[endpoint])
         try:
-            await asyncio.wait_for(self.go.wait(), timeout)
+            await asyncio.wait_for(self.release.wait(), timeout)
             if wire.path == "/fail":
                 raise GatewayError(Kind.CONNECT, "no")
             return HttpResponse(200)
@@ -36,7 +36,7 @@ class RecordingUpstream:
             self.active[endpoint] -= 1
 
     async def close(self) -> None:
-        self.closed = True
+        self.is_closed = True
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -49,7 +49,7 @@ async def test_exchanges_with_each_endpoint_are_limited(limit: int) -> None:
         for endpoint in (FIRST, SECOND)
     ]
     await asyncio.sleep(0)
-    upstream.go.set()
+    upstream.release.set()
     assert [response.status for response in await asyncio.gather(*exchanges)] == [200] * 20
     assert upstream.max_active == {FIRST: limit, SECOND: limit}
     assert upstream.order == sorted(upstream.order)
@@ -65,7 +65,7 @@ async def test_failed_and_cancelled_exchanges_free_their_slot() -> None:
     await asyncio.sleep(0)
     first.cancel()
     waiting.cancel()
-    upstream.go.set()
+    upstream.release.set()
     with pytest.raises(GatewayError, match="no"):
         await failing
     assert (await last).status == 200
@@ -80,7 +80,7 @@ async def test_waiting_ends_with_the_deadline() -> None:
     with pytest.raises(GatewayError, match="busy") as caught:
         await limited.exchange(POST, FIRST, 0.01)
     assert (caught.value.kind, caught.value.origin) == (Kind.TIMEOUT, Origin.BACKEND)
-    upstream.go.set()
+    upstream.release.set()
     assert (await first).status == 200
     await limited.close()
-    assert upstream.closed
+    assert upstream.is_closed

@@ -1,4 +1,4 @@
-"""Connection limits, disconnection of slow readers, and detection of the wrong protocol."""
+"""Connection limits, slow readers, TLS on plain-text ports, and checks of silent connections."""
 
 import asyncio
 import dataclasses
@@ -158,7 +158,7 @@ def test_log_lines_of_refused_connections_are_limited(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_tls_on_a_plain_text_port(kind: str) -> None:
+async def test_tls_on_a_plain_text_port_is_refused(kind: str) -> None:
     async with harness(kind) as listener:
         reader, writer = await listener.connect()
         writer.write(client_hello())
@@ -172,13 +172,13 @@ async def test_tls_on_a_plain_text_port(kind: str) -> None:
 
 
 def test_client_hello_detection() -> None:
-    received = client_hello()
-    assert is_client_hello(received)
+    hello = client_hello()
+    assert is_client_hello(hello)
     other_message, other_size = (
         b"\x16\x03\x01\x00\x05\x02\0\0\1",
-        received[:3] + b"\0\0" + received[5:],
+        hello[:3] + b"\0\0" + hello[5:],
     )
-    for start in (received[:8], b"", b"GET / HTTP/1.1", other_message, bytes(20), other_size):
+    for start in (hello[:8], b"", b"GET / HTTP/1.1", other_message, bytes(20), other_size):
         assert not is_client_hello(start)
 
 
@@ -221,12 +221,12 @@ LARGE_REQUESTS: dict[str, bytes] = {
 async def test_unsent_responses_are_counted(kind: str) -> None:
     """The memory is released when the client has read the response or disconnects."""
     async with harness(kind) as listener:
-        for reads in (True, False):
+        for is_read in (True, False):
             with slow_client(listener.server.address.port) as client:
                 client.sendall(LARGE_REQUESTS[kind])
                 await until(lambda: listener.admission.bytes > 1_000_000)
                 assert listener.admission.requests == 0
-                if reads:
+                if is_read:
                     await asyncio.to_thread(client.recv, 5_000_301, socket.MSG_WAITALL)
                     await until(lambda: not listener.admission.bytes)
             await until(lambda: not listener.admission.bytes)
@@ -316,7 +316,7 @@ async def test_a_response_that_waits_for_window_updates_is_reset(
     (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2),
     reason="asyncio's loop does not report a full write buffer (CVE-2024-12254)",
 )
-async def test_unsent_bytes_are_counted(connect: Connect) -> None:
+async def test_unsent_grpc_responses_are_counted(connect: Connect) -> None:
     harness, peer = await connect(RPC_LIMITS)
     start = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**31 - 1)])
     with slow_client(harness.server.address.port) as client:

@@ -37,7 +37,7 @@ def framed_endpoint(fake: FakeBackend) -> Endpoint:
 
 
 def responding_with(response: bytes, *, keep_open: bool = False) -> Script:
-    """Read one frame, respond with the given bytes, and close unless ``keep_open``."""
+    """Return a script that reads a frame, sends ``response``, and closes unless ``keep_open``."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         (length,) = struct.unpack("<I", await reader.readexactly(4))
@@ -50,7 +50,7 @@ def responding_with(response: bytes, *, keep_open: bool = False) -> Script:
     return script
 
 
-async def test_exchanges_share_a_connection(upstream: FrameUpstream) -> None:
+async def test_sequential_exchanges_share_a_connection(upstream: FrameUpstream) -> None:
     async with frame_harness(LIMITS) as harness:
         for _ in range(3):
             response = await upstream.exchange(POST, harness.endpoint, 5)
@@ -60,7 +60,7 @@ async def test_exchanges_share_a_connection(upstream: FrameUpstream) -> None:
         assert len(harness.server._connections) > 1
 
 
-async def test_over_a_unix_socket(upstream: FrameUpstream, tmp_path: Path) -> None:
+async def test_an_exchange_over_a_unix_socket(upstream: FrameUpstream, tmp_path: Path) -> None:
     async with frame_harness(LIMITS, tmp_path / "raw.sock") as harness:
         response = await upstream.exchange(POST, harness.endpoint, 5)
         assert join_parts(response.body) == b"POST hello"
@@ -73,7 +73,7 @@ async def test_methods_other_than_post_are_unsupported(upstream: FrameUpstream) 
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
-async def test_a_socket_without_a_listener(
+async def test_a_socket_without_a_listener_is_a_connect_error(
     upstream: FrameUpstream, tmp_path: Path, unused_tcp_port: int, transport: str
 ) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port, framed=True)
@@ -96,14 +96,14 @@ async def test_a_socket_without_a_listener(
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the backend speaks HTTP, not frames"),
     ],
 )
-async def test_a_malformed_response(upstream: FrameUpstream, response: bytes, public: str) -> None:
+async def test_malformed_frames_fail(upstream: FrameUpstream, response: bytes, public: str) -> None:
     async with fake_backend(responding_with(response)) as fake:
         error = await failure(upstream, framed_endpoint(fake))
         assert (error.kind, error.public) == (Kind.BACKEND_GARBAGE, public)
-        assert fake.connections == 1  # not retried
+        assert fake.connections == 1  # the request is not retried
 
 
-async def test_a_response_over_the_limit(upstream: FrameUpstream) -> None:
+async def test_a_response_over_the_limit_is_refused(upstream: FrameUpstream) -> None:
     async with fake_backend(responding_with(struct.pack("<I", 1001), keep_open=True)) as fake:
         error = await failure(upstream, framed_endpoint(fake))
         assert (error.kind, error.origin) == (Kind.TOO_LARGE, Origin.BACKEND)
@@ -152,8 +152,8 @@ async def test_cancelling_closes_the_connection(upstream: FrameUpstream) -> None
 
 async def test_the_endpoint_selects_http_or_frames(harness: HttpHarness) -> None:
     upstream = HttpOrFrameUpstream(LIMITS)
-    async with frame_harness(LIMITS) as frames:
-        for endpoint in (harness.endpoint, frames.endpoint):
+    async with frame_harness(LIMITS) as frame_server:
+        for endpoint in (harness.endpoint, frame_server.endpoint):
             response = await upstream.exchange(POST, endpoint, 5)
             assert join_parts(response.body) == b"POST hello"
     await upstream.close()

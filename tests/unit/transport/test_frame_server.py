@@ -69,16 +69,16 @@ async def test_reading_pauses_while_pipelined_requests_wait(
     peer.writer.transport.abort()
 
 
-async def test_a_large_response(peer: FramePeer) -> None:
+async def test_a_large_response_is_complete(peer: FramePeer) -> None:
     assert await peer.exchange(b"large") == LARGE
     assert await peer.exchange(b"next") == b"POST next"
 
 
-async def test_a_body_at_the_limit(peer: FramePeer) -> None:
+async def test_a_body_at_the_limit_is_accepted(peer: FramePeer) -> None:
     assert await peer.exchange(b"x" * 1000) == b"POST " + b"x" * 1000
 
 
-async def test_a_body_longer_than_the_read_buffer() -> None:
+async def test_a_body_longer_than_the_read_buffer_is_received() -> None:
     limits = dataclasses.replace(LIMITS, body=10_000_000)
     async with frame_harness(limits) as harness:
         peer = await harness.connect()
@@ -141,7 +141,7 @@ async def test_requests_over_the_memory_limit_are_refused() -> None:
         assert await slow.read_frame() == b"POST " + b"x" * 900
 
 
-async def test_exceptions_of_the_application(peer: FramePeer) -> None:
+async def test_exceptions_of_the_application_keep_the_connection(peer: FramePeer) -> None:
     assert await peer.exchange(b"bug") == b"internal error"
     assert await peer.exchange(b"selfcancel") == b"internal error"
     assert await peer.exchange(b"nothing") == b""
@@ -241,7 +241,7 @@ async def test_a_drain_finishes_started_requests() -> None:
             await harness.connect()
 
 
-async def test_a_drain_cancels_after_the_grace_period() -> None:
+async def test_a_drain_cancels_requests_after_the_grace_period() -> None:
     async with frame_harness(LIMITS) as harness:
         peer = await harness.connect()
         await peer.send(framed(b"wait"))

@@ -1,4 +1,4 @@
-"""Frames are parsed alike however the received bytes are split."""
+"""Reading of frames from a stream that is split anywhere, and encoding of their prefixes."""
 
 import pytest
 from frame_kit import framed

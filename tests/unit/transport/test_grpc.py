@@ -95,7 +95,7 @@ async def test_a_unary_call(pair: Pair) -> None:
     assert headers == {"x-a": "1", "x-b-bin": "AP8", "infergate-hops": "1"}
 
 
-async def test_calls_without_a_deadline(grpc_harness: GrpcHarness) -> None:
+async def test_metadata_of_calls_without_a_deadline(grpc_harness: GrpcHarness) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         assert await channel.unary_unary("/t.T/Echo")(b"x") == b"x"
         await channel.unary_unary("/t.T/Echo", request_serializer=None)(
@@ -108,7 +108,7 @@ async def test_calls_without_a_deadline(grpc_harness: GrpcHarness) -> None:
 
 
 @pytest.mark.parametrize(("method", "expected"), [("Parts", b"abcd"), ("View", b"view")])
-async def test_responses_in_parts(pair: Pair, method: str, expected: bytes) -> None:
+async def test_parts_of_responses_are_joined(pair: Pair, method: str, expected: bytes) -> None:
     response = await pair.upstream.exchange(request(method), pair.endpoint, 5)
     assert join_parts(response.message) == expected
 
@@ -121,7 +121,7 @@ async def test_every_status_of_the_server_is_a_response(pair: Pair, code: int) -
     assert dict(response.metadata) == {"x-why": "because", "x-raw-bin": "AP8"}
 
 
-async def test_an_invalid_status_code(pair: Pair) -> None:
+async def test_an_invalid_status_code_becomes_unknown(pair: Pair) -> None:
     response = await pair.exchange("Fail", b"99")
     assert response.code == grpc.StatusCode.UNKNOWN.value[0]
 
@@ -205,7 +205,7 @@ async def test_a_response_over_the_limit_is_refused(
     await upstream.close()
 
 
-async def test_metadata_over_the_limit(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
+async def test_long_metadata_is_refused(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, headers=4096))
     for _ in range(5):
         response = await rpc_upstream.exchange(request("Echo", a="x" * 3000), harness.endpoint, 5)
@@ -214,7 +214,7 @@ async def test_metadata_over_the_limit(serve_grpc: RpcServe, rpc_upstream: RpcUp
         assert response.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
-async def test_overload(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
+async def test_overload_is_unavailable(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, in_flight=1))
     first = asyncio.ensure_future(rpc_upstream.exchange(request("Wait"), harness.endpoint, 30))
     await harness.app.entered.wait()
@@ -225,7 +225,7 @@ async def test_overload(serve_grpc: RpcServe, rpc_upstream: RpcUpstream) -> None
     assert (await rpc_upstream.exchange(request("Echo"), harness.endpoint, 5)).code == 0
 
 
-async def test_a_port_in_use(engine: Engine, pair: Pair) -> None:
+async def test_a_port_in_use_is_an_error(engine: Engine, pair: Pair) -> None:
     other = engine.server(pair.server.address, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     with pytest.raises(OSError, match="in use"):
         await other.start()
@@ -233,7 +233,7 @@ async def test_a_port_in_use(engine: Engine, pair: Pair) -> None:
     assert (await pair.exchange("Echo")).code == 0
 
 
-async def test_an_address_of_another_machine(engine: Engine) -> None:
+async def test_an_address_of_another_machine_is_an_error(engine: Engine) -> None:
     other = engine.server(Address("192.0.2.1", 0), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     with pytest.raises(OSError, match=r"(?i)cannot assign requested address") as caught:
         await other.start()
@@ -272,7 +272,7 @@ async def test_a_bidirectional_stream(grpc_harness: GrpcHarness) -> None:
 @pytest.mark.parametrize(
     ("message", "code", "details"), [(b"fail", 3, "enough"), (b"bug", 13, "internal error")]
 )
-async def test_a_failed_stream(
+async def test_a_failed_stream_ends_with_its_status(
     grpc_harness: GrpcHarness, message: bytes, code: int, details: str
 ) -> None:
     async with open_stream(grpc_harness, "Stream") as stream:
@@ -320,7 +320,7 @@ async def test_requests_of_a_stream_run_concurrently(grpc_harness: GrpcHarness) 
     assert call.headers["x-a"] == "1"
 
 
-async def test_requests_of_a_stream_in_order(grpc_harness: GrpcHarness) -> None:
+async def test_requests_of_an_ordered_stream_run_one_at_a_time(grpc_harness: GrpcHarness) -> None:
     async with open_stream(grpc_harness, "RepeatInOrder") as stream:
         for message in (b"wait", b"b"):
             await stream.write(message)
@@ -517,13 +517,13 @@ async def test_cancelling_a_read_cancels_the_stream(pair: Pair) -> None:
     await until(lambda: not pair.app.serving)
 
 
-async def test_a_streams_deadline(pair: Pair) -> None:
+async def test_an_expired_deadline_ends_a_stream(pair: Pair) -> None:
     with raises_kind(Kind.TIMEOUT):
         await anext(pair.stream("Repeat", b"wait", seconds=0.2))
     await until(lambda: not pair.app.serving)
 
 
-async def test_a_stream_without_a_connection(
+async def test_a_stream_without_a_connection_is_a_connect_error(
     rpc_upstream: RpcUpstream, unused_tcp_port: int
 ) -> None:
     with raises_kind(Kind.CONNECT):
@@ -532,7 +532,7 @@ async def test_a_stream_without_a_connection(
         )
 
 
-async def test_a_stream_ends_when_its_client_disconnects(grpc_harness: GrpcHarness) -> None:
+async def test_a_stream_ends_when_its_client_cancels_it(grpc_harness: GrpcHarness) -> None:
     async with open_stream(grpc_harness, "Stream") as stream:
         await stream.write(b"a")
         await stream.read()
@@ -605,7 +605,7 @@ async def _responds(upstream: RpcUpstream, endpoint: Endpoint) -> bool:
 @pytest.mark.parametrize(
     "received", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\4\0\0\0\0"]
 )
-async def test_a_backend_without_grpc(rpc_upstream: RpcUpstream, received: bytes) -> None:
+async def test_a_backend_must_speak_grpc(rpc_upstream: RpcUpstream, received: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(received)
@@ -615,14 +615,14 @@ async def test_a_backend_without_grpc(rpc_upstream: RpcUpstream, received: bytes
         await rpc_upstream.close()  # prevents a reconnect
 
 
-async def test_a_backend_without_an_http2_handshake(engine: Engine) -> None:
+async def test_a_missing_http2_handshake_is_a_connect_error(engine: Engine) -> None:
     upstream = engine.upstream(dataclasses.replace(RPC_LIMITS, connect_time=0.2))
     async with fake_backend(never_responding) as fake:
         assert await error_kind(upstream, fake.endpoint, request("Echo")) is Kind.CONNECT
         await upstream.close()  # prevents a reconnect
 
 
-async def test_a_connection_lost_during_a_call(rpc_upstream: RpcUpstream) -> None:
+async def test_a_connection_lost_during_a_call_is_an_error(rpc_upstream: RpcUpstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"\0\0\0\4\0\0\0\0\0")  # SETTINGS: the handshake is complete
         received = b""
@@ -658,9 +658,9 @@ async def test_clients_get_unavailable_after_the_grace_period(grpc_harness: Grpc
         await app.stream_waiting.wait()
         await app.entered.wait()
         await server.stop(0.01)
-        for ending in (exchange, stream.read()):
+        for call in (exchange, stream.read()):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await ending
+                await call
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert caught.value.details() == "the gateway is shutting down"
     async with asyncio.timeout(10):
@@ -705,7 +705,7 @@ def _sending_frames(frames: bytes) -> Script:
     ],
     ids=["no message", "half a message", "no status", "compressed without encoding"],
 )
-async def test_an_invalid_grpc_response(rpc_upstream: RpcUpstream, frames: bytes) -> None:
+async def test_invalid_grpc_responses_are_errors(rpc_upstream: RpcUpstream, frames: bytes) -> None:
     async with fake_backend(_sending_frames(frames)) as fake:
         with raises_kind(Kind.BACKEND_GARBAGE):
             await rpc_upstream.exchange(RpcRequest("/t.T/Echo", (b"x",)), fake.endpoint, 10)
@@ -721,7 +721,7 @@ async def test_an_invalid_grpc_response(rpc_upstream: RpcUpstream, frames: bytes
     ],
     ids=["RST_STREAM", "status", "status of a stopping grpcio server"],
 )
-async def test_a_call_cancelled_by_the_server(rpc_upstream: RpcUpstream, end: bytes) -> None:
+async def test_a_call_cancelled_by_the_server_fails(rpc_upstream: RpcUpstream, end: bytes) -> None:
     wire = RpcRequest("/t.T/Echo", (b"x",))
     frames = _HEADERS + h2.frame(0, 0, 1, b"\0\0\0\0\1a") + end
     async with fake_backend(_sending_frames(frames)) as fake:

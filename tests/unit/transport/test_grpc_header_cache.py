@@ -20,19 +20,19 @@ field changes for the first time."""
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The header blocks decoded by infergate's own engine."""
-    found: list[bytes] = []
+    blocks: list[bytes] = []
     decode = HpackDecoder.decode
 
-    def count(self: HpackDecoder, block: bytes) -> list[tuple[bytes, bytes]]:
-        found.append(block)
+    def record(self: HpackDecoder, block: bytes) -> list[tuple[bytes, bytes]]:
+        blocks.append(block)
         return decode(self, block)
 
-    monkeypatch.setattr(HpackDecoder, "decode", count)
-    return found
+    monkeypatch.setattr(HpackDecoder, "decode", record)
+    return blocks
 
 
 @pytest.mark.parametrize("engine", [OWN], indirect=True)
-async def test_requests_of_a_grpcio_client(grpc_harness: GrpcHarness, decoded: list[bytes]) -> None:
+async def test_client_headers_are_cached(grpc_harness: GrpcHarness, decoded: list[bytes]) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         call = channel.unary_unary("/t.T/Echo")
         for number in range(CALLS):
@@ -50,7 +50,7 @@ async def test_requests_of_a_grpcio_client(grpc_harness: GrpcHarness, decoded: l
 
 @pytest.mark.parametrize("engine", [COMPAT], indirect=True)
 @pytest.mark.parametrize("method", ["Echo", "Fail"])
-async def test_responses_of_a_grpcio_server(
+async def test_server_headers_are_cached(
     grpc_harness: GrpcHarness, decoded: list[bytes], method: str
 ) -> None:
     upstream = H2Upstream(RPC_LIMITS)

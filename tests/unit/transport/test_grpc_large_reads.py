@@ -32,14 +32,14 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the reads into the shared buffer, which is zeroed after each read."""
     sizes: list[int] = []
-    updated = LargeReads.buffer_updated
+    buffer_updated = LargeReads.buffer_updated
 
-    def count(self: LargeReads, nbytes: int) -> None:
+    def record(self: LargeReads, nbytes: int) -> None:
         sizes.append(nbytes)
-        updated(self, nbytes)
+        buffer_updated(self, nbytes)
         self._buffer[:nbytes] = bytes(nbytes)
 
-    monkeypatch.setattr(LargeReads, "buffer_updated", count)
+    monkeypatch.setattr(LargeReads, "buffer_updated", record)
     return sizes
 
 
@@ -94,7 +94,7 @@ def test_concurrent_long_messages(run: Run, reads: list[int]) -> None:
     run(scenario())
 
 
-def test_the_end_of_a_connection_during_a_long_message(run: Run, reads: list[int]) -> None:
+def test_closing_the_connection_cancels_a_long_request(run: Run, reads: list[int]) -> None:
     """The end is reported as during short reads: the request in progress is cancelled and
     released."""
 
@@ -115,7 +115,7 @@ def test_the_end_of_a_connection_during_a_long_message(run: Run, reads: list[int
     run(scenario())
 
 
-def test_a_client_that_does_not_read_is_not_read_from(
+def test_writing_can_be_paused_during_large_reads(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``pause_writing`` reaches a connection that receives into the shared buffer."""
@@ -125,11 +125,11 @@ def test_a_client_that_does_not_read_is_not_read_from(
             paused: list[bool] = []
             pause = LargeReads.pause_writing
 
-            def count(self: LargeReads) -> None:
+            def record(self: LargeReads) -> None:
                 paused.append(True)
                 pause(self)
 
-            monkeypatch.setattr(LargeReads, "pause_writing", count)
+            monkeypatch.setattr(LargeReads, "pause_writing", record)
             monkeypatch.setattr(connection, "_SMALL_READ", 0)
             responses = await asyncio.gather(
                 *(upstream.exchange(request(LARGE), harness.endpoint, 20) for _ in range(8))

@@ -1,4 +1,4 @@
-"""Clients that send PINGs, as tritonclient does with KeepAliveOptions, stay connected."""
+"""PINGs of clients: tritonclient with KeepAliveOptions stays connected; a flood disconnects."""
 
 import asyncio
 import dataclasses

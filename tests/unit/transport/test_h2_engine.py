@@ -114,7 +114,7 @@ async def connect() -> AsyncIterator[Connect]:
 
 
 def status(received: ReceivedFrame) -> tuple[int, str]:
-    """Return the status code and message in a response's trailers."""
+    """Check that a frame has trailers, and return their status code and message."""
     kind, flags, _, payload = received
     assert (kind, flags) == (frames.HEADERS, END)
     trailers = headers.ResponseHeaders(HeaderBlockDecoder(9999).decode(payload))
@@ -206,7 +206,7 @@ async def test_calls_before_the_settings_acknowledgement_are_counted(connect: Co
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-async def test_compressed_calls(connect: Connect, compression: grpc.Compression) -> None:
+async def test_calls_may_be_compressed(connect: Connect, compression: grpc.Compression) -> None:
     harness, _ = await connect(RPC_LIMITS)
     async with grpc.aio.insecure_channel(
         harness.endpoint.authority, compression=compression
@@ -388,7 +388,7 @@ async def test_a_silent_server_gets_no_further_requests() -> None:
 
     async with serve(script) as (upstream, endpoint):
         seconds = 0.2
-        while not connections:  # until the request arrives within its timeout
+        while not connections:  # a request may time out before it arrives
             with raises_kind(Kind.TIMEOUT):
                 await upstream.exchange(WIRE, endpoint, seconds)
             seconds *= 2
@@ -410,7 +410,7 @@ async def test_a_late_status_is_a_timeout() -> None:
             await upstream.exchange(WIRE, endpoint, 0.2)
 
 
-async def test_a_request_larger_than_the_servers_windows() -> None:
+async def test_requests_larger_than_the_servers_windows_are_sent() -> None:
     received = bytearray()
 
     async def script(peer: Peer, number: int) -> None:

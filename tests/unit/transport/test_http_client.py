@@ -89,9 +89,9 @@ async def test_encoded_responses_are_decoded(
                 await upstream.exchange(POST, fake.endpoint, 30)
             assert (caught.value.kind, caught.value.origin) == (expected, Origin.BACKEND)
         else:
-            got = await upstream.exchange(POST, fake.endpoint, 30)
-            assert join_parts(got.body) == expected
-            assert ("content-encoding" in got.headers) is (encoding == "br")
+            received = await upstream.exchange(POST, fake.endpoint, 30)
+            assert join_parts(received.body) == expected
+            assert ("content-encoding" in received.headers) is (encoding == "br")
         await upstream.close()
 
 
@@ -136,7 +136,7 @@ async def test_idle_connections_are_closed(
     assert join_parts(response.body) == b"POST hello"
 
 
-async def test_head_requests(harness: HttpHarness, http_upstream: Http1Upstream) -> None:
+async def test_head_responses_are_empty(harness: HttpHarness, http_upstream: Http1Upstream) -> None:
     response = await http_upstream.exchange(HttpRequest("HEAD", "/"), harness.endpoint, 5)
     length = response.headers["content-length"]
     assert (response.status, length, list(response.body)) == (200, "5", [])
@@ -144,12 +144,12 @@ async def test_head_requests(harness: HttpHarness, http_upstream: Http1Upstream)
     assert len(harness.server._connections) == 1
 
 
-async def test_a_refused_connection(http_upstream: Http1Upstream, unused_tcp_port: int) -> None:
+async def test_refused_connections_fail(http_upstream: Http1Upstream, unused_tcp_port: int) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
     assert await error_kind(http_upstream, endpoint, POST) is Kind.CONNECT
 
 
-async def test_an_unknown_host(http_upstream: Http1Upstream) -> None:
+async def test_an_unknown_host_is_an_error(http_upstream: Http1Upstream) -> None:
     kind = await error_kind(http_upstream, Endpoint("no-such-host.invalid", 80), POST)
     assert kind in {Kind.CONNECT, Kind.TIMEOUT}
 
@@ -164,9 +164,7 @@ async def test_a_tls_handshake_times_out(engine: Engine, http_upstream: Http1Ups
     await hasty.close()
 
 
-async def test_silence_is_a_timeout_and_closes_the_connection(
-    http_upstream: Http1Upstream,
-) -> None:
+async def test_silence_is_a_timeout_and_closes_the_connection(http_upstream: Http1Upstream) -> None:
     async with fake_backend(never_responding) as fake:
         with raises_kind(Kind.TIMEOUT):
             await http_upstream.exchange(POST, fake.endpoint, 0.1)
@@ -205,14 +203,14 @@ async def test_cancelling_closes_the_connection(
         b"\0\0\0\4\0\0\0\0\0",
     ],
 )
-async def test_malformed_responses(http_upstream: Http1Upstream, response: bytes) -> None:
+async def test_malformed_responses_fail(http_upstream: Http1Upstream, response: bytes) -> None:
     async with fake_backend(responding(response)) as fake:
         assert await error_kind(http_upstream, fake.endpoint, POST) is Kind.BACKEND_GARBAGE
         assert await error_kind(http_upstream, fake.endpoint, GET) is Kind.BACKEND_GARBAGE
         assert fake.connections == 2, "requests on new connections are not retried"
 
 
-async def test_a_reset_during_a_body_without_a_length(
+async def test_a_reset_during_an_unbounded_body_is_a_backend_error(
     http_upstream: Http1Upstream,
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -226,7 +224,7 @@ async def test_a_reset_during_a_body_without_a_length(
 
 
 @pytest.mark.parametrize(
-    ("response", "reuses"),
+    ("response", "is_reused"),
     [
         (OK, True),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", True),
@@ -238,16 +236,16 @@ async def test_a_reset_during_a_body_without_a_length(
     ],
 )
 async def test_connections_are_reused_only_if_the_response_allows_it(
-    http_upstream: Http1Upstream, response: bytes, reuses: bool
+    http_upstream: Http1Upstream, response: bytes, is_reused: bool
 ) -> None:
     async with fake_backend(responding(response, keep_open=True)) as fake:
         for _ in range(2):
-            got = await http_upstream.exchange(POST, fake.endpoint, 5)
-            assert (got.status, join_parts(got.body)) == (200, b"ok")
-        assert fake.connections == (1 if reuses else 2)
+            received = await http_upstream.exchange(POST, fake.endpoint, 5)
+            assert (received.status, join_parts(received.body)) == (200, b"ok")
+        assert fake.connections == (1 if is_reused else 2)
 
 
-async def test_a_body_without_a_length(http_upstream: Http1Upstream) -> None:
+async def test_a_body_without_a_length_ends_at_the_close(http_upstream: Http1Upstream) -> None:
     async with fake_backend(responding(b"HTTP/1.1 200 OK\r\n\r\nbody")) as fake:
         response = await http_upstream.exchange(POST, fake.endpoint, 5)
         assert join_parts(response.body) == b"body"
@@ -279,7 +277,7 @@ async def test_only_get_is_retried_when_an_idle_connection_closes(
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(OK)
-        await read_request(reader)  # close before the second response
+        await read_request(reader)  # the second request gets no response
 
     async with fake_backend(script) as fake:
         await http_upstream.exchange(wire, fake.endpoint, 5)
@@ -293,7 +291,7 @@ async def test_only_get_is_retried_when_an_idle_connection_closes(
 
 @pytest.mark.parametrize("excess", [0, 1])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_response_size(http_upstream: Http1Upstream, excess: int, chunked: bool) -> None:
+async def test_bodies_are_limited(http_upstream: Http1Upstream, excess: int, chunked: bool) -> None:
     size = LIMITS.body + excess
     head = b"Content-Length: %d\r\n\r\n" % size
     tail = b""
@@ -304,11 +302,11 @@ async def test_response_size(http_upstream: Http1Upstream, excess: int, chunked:
         if excess:
             assert await error_kind(http_upstream, fake.endpoint, POST) is Kind.TOO_LARGE
         else:
-            got = await http_upstream.exchange(POST, fake.endpoint, 5)
-            assert len(join_parts(got.body)) == size
+            received = await http_upstream.exchange(POST, fake.endpoint, 5)
+            assert len(join_parts(received.body)) == size
 
 
-async def test_a_response_before_the_request_is_complete(http_upstream: Http1Upstream) -> None:
+async def test_an_early_response_is_returned(http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")

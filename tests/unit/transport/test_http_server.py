@@ -1,4 +1,4 @@
-"""Requests that the HTTP server accepts."""
+"""The HTTP server: requests, responses, connections and shutdown."""
 
 import asyncio
 import dataclasses
@@ -61,7 +61,7 @@ async def test_repeated_headers_are_joined(harness: HttpHarness, peer: Peer) -> 
     assert harness.app.requests[0].headers == {"host": "x", "x-a": "1, 2", "b": "café"}
 
 
-async def test_targets_in_absolute_form(harness: HttpHarness, peer: Peer) -> None:
+async def test_absolute_targets_override_the_host(harness: HttpHarness, peer: Peer) -> None:
     assert (await peer.request(b"GET http://other/p?q HTTP/1.1\r\nHost: x\r\n\r\n")).status == 200
     assert (harness.app.requests[0].path, harness.app.requests[0].query) == ("/p", "q")
     assert harness.app.requests[0].headers["host"] == "other", (
@@ -77,7 +77,7 @@ async def test_pipelined_requests_get_responses_in_order(peer: Peer) -> None:
         assert (await peer.read_response()).body == b"POST %02d" % i
 
 
-async def test_pipelined_requests_behind_a_slow_one(harness: HttpHarness, peer: Peer) -> None:
+async def test_pipelined_requests_wait_for_a_slow_request(harness: HttpHarness, peer: Peer) -> None:
     await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
     await harness.app.entered.wait()
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"b" * 900
@@ -90,9 +90,7 @@ async def test_pipelined_requests_behind_a_slow_one(harness: HttpHarness, peer: 
     await sending
 
 
-async def test_garbage_after_a_request_is_refused(
-    peer: Peer,
-) -> None:
+async def test_garbage_after_a_request_is_refused(peer: Peer) -> None:
     assert (await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nrubbish\r\n\r\n")).status == 200
     assert (await peer.read_response()).status == 400
     assert await peer.reads_eof()
@@ -110,7 +108,7 @@ async def test_requests_may_be_split_anywhere(peer: Peer, step: int) -> None:
     assert (await peer.read_response()).body == b"POST abcde"
 
 
-async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
+async def test_a_body_in_many_reads_is_complete(serve_http: HttpServe) -> None:
     harness = await serve_http(dataclasses.replace(LIMITS, body=3_000_000))
     peer = await harness.connect()
     body = bytes(range(256)) * 8000
@@ -153,14 +151,14 @@ async def test_an_upgrade_is_ignored(peer: Peer) -> None:
     assert await peer.reads_eof()
 
 
-async def test_large_responses_to_a_slow_reader(peer: Peer) -> None:
+async def test_pipelined_large_responses_are_complete(peer: Peer) -> None:
     await peer.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
     for _ in range(2):
         response = await peer.read_response()
         assert response.body == b"x" * 300 + b"y" * 5_000_000 + b"z"
 
 
-async def test_expect_continue(peer: Peer) -> None:
+async def test_expect_continue_gets_100(peer: Peer) -> None:
     await peer.send(
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
     )
@@ -193,7 +191,7 @@ async def test_a_disconnect_cancels_the_application(harness: HttpHarness, peer: 
         await until(lambda: not harness.admission.requests)
 
 
-async def test_a_disconnect_before_the_application_starts(harness: HttpHarness) -> None:
+async def test_an_immediate_disconnect_releases_the_request(harness: HttpHarness) -> None:
     for _ in range(20):
         peer = await harness.connect()
         await peer.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -202,7 +200,7 @@ async def test_a_disconnect_before_the_application_starts(harness: HttpHarness) 
     await until(lambda: not harness.admission.requests)
 
 
-async def test_a_port_in_use(engine: Engine, harness: HttpHarness) -> None:
+async def test_a_port_in_use_is_an_error(engine: Engine, harness: HttpHarness) -> None:
     other = engine.http(harness.server.address, HttpEcho(), LIMITS, Admission(LIMITS))
     with pytest.raises(OSError, match="in use"):
         await other.start()

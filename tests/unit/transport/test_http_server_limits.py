@@ -1,4 +1,4 @@
-"""Requests that the HTTP server refuses."""
+"""Limits and timeouts of the HTTP server, and requests that it refuses."""
 
 import asyncio
 import dataclasses
@@ -12,7 +12,7 @@ from waiting import until
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
 
-async def test_a_body_at_the_limit(peer: Peer) -> None:
+async def test_a_body_at_the_limit_is_accepted(peer: Peer) -> None:
     assert (await peer.request(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000)).status == 200
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     await peer.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n")
@@ -38,7 +38,7 @@ async def test_a_client_that_continues_sending_gets_the_refusal(peer: Peer) -> N
     assert (await peer.read_response()).status == 413
 
 
-async def test_a_chunked_body_over_the_limit(peer: Peer) -> None:
+async def test_a_chunked_body_over_the_limit_is_refused(peer: Peer) -> None:
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     for _ in range(11):
         await peer.send(b"64\r\n" + b"x" * 100 + b"\r\n")
@@ -47,7 +47,7 @@ async def test_a_chunked_body_over_the_limit(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("count", [20, 21, 200])
-async def test_header_count(peer: Peer, count: int) -> None:
+async def test_header_count_is_limited(peer: Peer, count: int) -> None:
     lines = b"".join(b"X-%d: y\r\n" % i for i in range(count - 1))
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
     assert (await peer.read_response()).status == (200 if count <= 20 else 431)
@@ -55,7 +55,7 @@ async def test_header_count(peer: Peer, count: int) -> None:
 
 @pytest.mark.parametrize("excess", [0, 1])
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-async def test_header_bytes(peer: Peer, excess: int, pieces: int) -> None:
+async def test_header_bytes_are_limited(peer: Peer, excess: int, pieces: int) -> None:
     value = b"v" * (2000 - len(b"Host: x\r\nX: \r\n") + excess)
     wire = b"GET / HTTP/1.1\r\nHost: x\r\nX: " + value + b"\r\n\r\n"
     step = len(wire) // pieces + 1
@@ -65,12 +65,12 @@ async def test_header_bytes(peer: Peer, excess: int, pieces: int) -> None:
     assert (await peer.read_response()).status == (431 if excess else 200)
 
 
-async def test_a_very_long_field(peer: Peer) -> None:
+async def test_a_very_long_field_is_refused(peer: Peer) -> None:
     assert (await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"v" * 100_000)).status == 431
 
 
 @pytest.mark.parametrize(("length", "status"), [(1900, 200), (2001, 414), (50_000, 414)])
-async def test_target_length(peer: Peer, length: int, status: int) -> None:
+async def test_target_length_is_limited(peer: Peer, length: int, status: int) -> None:
     await peer.send(b"GET /" + b"x" * (length - 1) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.read_response()).status == status
 
@@ -91,8 +91,8 @@ async def test_target_length(peer: Peer, length: int, status: int) -> None:
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabXX",
     ],
 )
-async def test_bytes_that_are_not_http_are_refused(peer: Peer, wire: bytes) -> None:
-    """test_smuggling has more examples of such bytes."""
+async def test_malformed_requests_are_refused(peer: Peer, wire: bytes) -> None:
+    """test_smuggling has more malformed requests."""
     response = await peer.request(wire)
     assert (response.status, response.headers["connection"]) == (400, "close")
     assert response.headers["content-type"] == "refusal"
@@ -103,7 +103,7 @@ async def test_bytes_that_are_not_http_are_refused(peer: Peer, wire: bytes) -> N
     "lines",
     [b"Transfer-Encoding: gzip, chunked\r\n", b"transfer-encoding: identity , Chunked\r\n"],
 )
-async def test_an_unknown_transfer_coding(harness: HttpHarness, peer: Peer, lines: bytes) -> None:
+async def test_unknown_codings_are_refused(harness: HttpHarness, peer: Peer, lines: bytes) -> None:
     """RFC 9112, 6.1: ignoring the coding would change the body."""
     response = await peer.request(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
     assert (response.status, b"transfer coding" in response.body) == (501, True)
@@ -168,7 +168,7 @@ async def test_a_client_that_does_not_read_is_disconnected(quick: HttpHarness) -
     peer.writer.transport.abort()
 
 
-async def test_requests_over_the_memory_and_concurrency_limits(serve_http: HttpServe) -> None:
+async def test_requests_over_the_admission_limits_are_refused(serve_http: HttpServe) -> None:
     harness = await serve_http(dataclasses.replace(LIMITS, in_flight=1, in_flight_bytes=500))
     first, second = await harness.connect(), await harness.connect()
     await first.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -232,7 +232,7 @@ END = b"0\r\n\r\n"
         (b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED, chunk(b"data: a\n\n") + END, [b"a"]),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"{}", [b"{}"]),
         (b"HTTP/1.1 200 OK\r\n\r\n", b"{}", [b"{}"]),
-        # Truncated or malformed.
+        # The responses below are truncated, malformed or too large.
         (CHUNKED, chunk(b"data: a\n\n"), [b"a", b"backend_garbage"]),
         (CHUNKED, chunk(b"data: a\n\ndata: b") + END, [b"a", b"backend_garbage"]),
         (EVENTS + b"\r\n", b"data: a\n\ndata", [b"a", b"backend_garbage"]),
@@ -246,7 +246,7 @@ END = b"0\r\n\r\n"
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 2000, [b"too_large"]),
     ],
 )
-async def test_streamed_messages(
+async def test_a_stream_yields_its_messages_and_then_its_error(
     engine: Engine, head: bytes, body: bytes, results: list[bytes]
 ) -> None:
     assert await events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == results

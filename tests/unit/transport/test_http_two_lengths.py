@@ -43,7 +43,7 @@ async def test_both_lengths_are_refused_by_default(engine: Engine) -> None:
         assert strict.app.requests == []
 
 
-async def test_a_request_of_the_tensorflow_operation(harness: HttpHarness, peer: Peer) -> None:
+async def test_requests_of_tensorflow_are_accepted(harness: HttpHarness, peer: Peer) -> None:
     await peer.send(TENSORFLOW_REQUEST)
     async with asyncio.timeout(5):
         assert await peer.reader.readexactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -54,17 +54,17 @@ async def test_a_request_of_the_tensorflow_operation(harness: HttpHarness, peer:
     assert "content-length" not in harness.app.requests[0].headers
 
 
-@pytest.mark.parametrize("cut", [1, 20, 60, len(START) - 1, len(START), len(START) + 3])
+@pytest.mark.parametrize("split", [1, 20, 60, len(START) - 1, len(START), len(START) + 3])
 @pytest.mark.parametrize("length", [b"5", b"0", b"1", b"999999999999"])
 async def test_the_chunks_determine_the_length(
-    harness: HttpHarness, cut: int, length: bytes
+    harness: HttpHarness, split: int, length: bytes
 ) -> None:
     """The bytes after the chunks are not read as a request."""
     wire = START.replace(b": 5", b": " + length) + CHUNKS + SMUGGLED
     peer = await harness.connect()
-    await peer.send(wire[:cut])
+    await peer.send(wire[:split])
     await harness.check_serving()
-    response = await peer.request(wire[cut:])
+    response = await peer.request(wire[split:])
     assert (response.status, response.body) == (200, b"POST abcde")
     assert response.headers["connection"] == "close"
     assert await peer.reads_eof()
@@ -88,7 +88,7 @@ async def test_later_requests_with_both_lengths_are_refused(
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "start",
     [
         head(b"Content-Length: 5", b"Content-Length: 5", b"Transfer-Encoding: chunked"),
         head(b"Content-Length: 5", b"Content-Length: 6", b"Transfer-Encoding: chunked"),
@@ -114,8 +114,8 @@ async def test_later_requests_with_both_lengths_are_refused(
         b"\r\n" + START,
     ],
 )
-async def test_unusual_headers_are_refused(harness: HttpHarness, peer: Peer, bad: bytes) -> None:
-    assert (await peer.request(bad + CHUNKS)).status in {400, 501}
+async def test_unusual_headers_are_refused(harness: HttpHarness, peer: Peer, start: bytes) -> None:
+    assert (await peer.request(start + CHUNKS)).status in {400, 501}
     assert await peer.reads_eof()
     assert harness.app.requests == []
 
@@ -167,8 +167,8 @@ _LINES = st.sampled_from(
 @given(st.lists(_LINES, max_size=6), st.binary(max_size=20))
 def test_only_the_content_length_is_dropped(lines: list[bytes], body: bytes) -> None:
     wire = head(*lines) + body
-    result = drop_content_length(wire)
-    if result != wire:
-        restored = result.replace(b"\r\nConnection: close", b"", 1)
+    rewritten = drop_content_length(wire)
+    if rewritten != wire:
+        restored = rewritten.replace(b"\r\nConnection: close", b"", 1)
         length = re.compile(rb"\r\nContent-Length: ?5", re.IGNORECASE)
         assert restored == length.sub(b"", wire, count=1)

@@ -81,7 +81,7 @@ async def test_announced_responses_use_little_memory(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("excess", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
-async def test_long_responses(engine: Engine, excess: bytes) -> None:
+async def test_long_responses_are_read_without_excess_bytes(engine: Engine, excess: bytes) -> None:
     """Bytes after a response are not read as the response to the next request."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -118,7 +118,7 @@ async def test_a_disconnect_is_detected_immediately(harness: HttpHarness, peer: 
     await until(lambda: not harness.admission.bytes)
 
 
-async def test_refusing_a_long_request_keeps_the_connection_usable(
+async def test_a_long_request_over_the_concurrency_limit_is_refused(
     serve_http: HttpServe,
 ) -> None:
     harness = await serve_http(dataclasses.replace(LIMITS, in_flight=1))
@@ -133,7 +133,7 @@ async def test_refusing_a_long_request_keeps_the_connection_usable(
     assert (await busy.read_response()).status == 200
 
 
-async def test_unsupported_sockets_are_left_unchanged() -> None:
+async def test_only_plain_tcp_sockets_have_a_watermark() -> None:
     class Transport(asyncio.Transport):
         def __init__(self, **attributes: object) -> None:
             super().__init__(attributes)

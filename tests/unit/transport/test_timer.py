@@ -7,20 +7,20 @@ from infergate.transport.net.timer import CATCH_UP_SECONDS, LATE_SECONDS, Timer
 
 
 class FakeHandle:
-    def __init__(self, due: float, callback: Callable[[], None]) -> None:
-        self.due = due
+    def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
+        self.deadline = deadline
         self.callback = callback
         self.is_cancelled = False
 
     def when(self) -> float:
-        return self.due
+        return self.deadline
 
     def cancel(self) -> None:
         self.is_cancelled = True
 
 
 class FakeLoop:
-    """An event loop with a clock; ``advance_to`` runs the due callbacks."""
+    """An event loop with a clock; ``advance_to`` runs the callbacks that are due."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,15 +29,15 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
-    def call_at(self, due: float, callback: Callable[[], None]) -> FakeHandle:
-        self.handles.append(FakeHandle(due, callback))
+    def call_at(self, deadline: float, callback: Callable[[], None]) -> FakeHandle:
+        self.handles.append(FakeHandle(deadline, callback))
         return self.handles[-1]
 
     def advance_to(self, now: float) -> None:
         self.now = now
-        due = [each for each in self.handles if each.due <= now]
-        self.handles = [each for each in self.handles if each.due > now]
-        for each in due:
+        due_handles = [each for each in self.handles if each.deadline <= now]
+        self.handles = [each for each in self.handles if each.deadline > now]
+        for each in due_handles:
             if not each.is_cancelled:
                 each.callback()
 

@@ -55,10 +55,10 @@ async def https(name: str, max_connections: int = 1) -> AsyncIterator[Endpoint]:
 
 class _Echo(grpc.GenericRpcHandler):
     def service(self, handler_call_details: object) -> object:
-        async def response(message: bytes, context: object) -> bytes:
+        async def echo(message: bytes, context: object) -> bytes:
             return message
 
-        return grpc.unary_unary_rpc_method_handler(response)
+        return grpc.unary_unary_rpc_method_handler(echo)
 
 
 @asynccontextmanager
@@ -142,12 +142,12 @@ async def test_certificates_are_checked_for_the_name_not_the_address(
     """The certificates are for 127.0.0.1 and localhost only."""
     trust(AUTHORITY)
     async with serve("server") as endpoint, client() as send_request:
-        named = endpoint._replace(host="localhost", address="127.0.0.1")
-        assert await send_request(named) == b"ok"
+        backend = endpoint._replace(host="localhost", address="127.0.0.1")
+        assert await send_request(backend) == b"ok"
     async with serve("server") as endpoint, client() as send_request:
-        named = endpoint._replace(host="pods.test", address="127.0.0.1")
+        backend = endpoint._replace(host="pods.test", address="127.0.0.1")
         with raises_kind(Kind.CONNECT) as caught:
-            await send_request(named)
+            await send_request(backend)
         assert "127.0.0.1" in caught.value.detail
 
 
@@ -161,7 +161,7 @@ async def test_certificates_are_checked_for_the_name_not_the_address(
     ],
     ids=["another authority", "another name", "no authority"],
 )
-async def test_an_untrusted_server(  # noqa: PLR0917 - the cases
+async def test_an_untrusted_server_is_a_connect_error(  # noqa: PLR0917 - the cases
     serve: Serve, client: Client, trust: Trust, trusted: Path, name: str, reason: str
 ) -> None:
     trust(trusted)
@@ -170,7 +170,7 @@ async def test_an_untrusted_server(  # noqa: PLR0917 - the cases
     assert re.search(reason, error.detail)
 
 
-async def test_https_to_a_server_without_tls(harness: HttpHarness, trust: Trust) -> None:
+async def test_https_requires_a_tls_server(harness: HttpHarness, trust: Trust) -> None:
     trust(AUTHORITY)
     async with https_client() as send_request:
         error = await connect_error(send_request, harness.endpoint._replace(tls=True))
@@ -178,7 +178,7 @@ async def test_https_to_a_server_without_tls(harness: HttpHarness, trust: Trust)
 
 
 @GRPCS_CLIENTS
-async def test_grpcs_to_a_server_without_tls(
+async def test_grpcs_requires_a_tls_server(
     client: Client, harness: HttpHarness, grpc_harness: GrpcHarness, trust: Trust
 ) -> None:
     trust(AUTHORITY)
@@ -190,7 +190,7 @@ async def test_grpcs_to_a_server_without_tls(
 
 
 @GRPCS_CLIENTS
-async def test_grpcs_to_a_tls_server_without_http2(
+async def test_grpcs_requires_http2(
     client: Client, trust: Trust, caplog: pytest.LogCaptureFixture
 ) -> None:
     trust(AUTHORITY)
@@ -209,7 +209,7 @@ async def test_grpcs_to_a_tls_server_without_http2(
         (certificates.CIPHERS, True),
     ],
 )
-def test_tls_1_2_ciphers(ciphers: str, is_accepted: bool, trust: Trust) -> None:
+def test_weak_tls_1_2_ciphers_are_rejected(ciphers: str, is_accepted: bool, trust: Trust) -> None:
     trust(AUTHORITY)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(FILES / "server.pem", FILES / "server.key")
@@ -223,9 +223,9 @@ def test_tls_1_2_ciphers(ciphers: str, is_accepted: bool, trust: Trust) -> None:
     )
     server = context.wrap_bio(to_server, to_client, server_side=True)
     rejections = []
-    for end in (client, server) * 3:
+    for side in (client, server) * 3:
         try:
-            end.do_handshake()
+            side.do_handshake()
         except ssl.SSLWantReadError:
             continue
         except ssl.SSLError as error:
@@ -248,7 +248,7 @@ def test_default_authorities_are_those_of_openssl(trust: Trust, tmp_path: Path) 
     assert context.get_ca_certs(binary_form=True) == [ssl.PEM_cert_to_DER_cert(first.decode())]
 
 
-def test_authorities_in_several_directories(
+def test_authorities_in_several_directories_are_loaded(
     trust: Trust, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trust(tmp_path / "none")

@@ -124,7 +124,7 @@ async def test_the_app_is_resumed_when_the_client_has_read(
     assert not connection.app.is_paused
 
 
-async def test_the_app_is_resumed_at_its_own_marks(authority: Authority) -> None:
+async def test_the_app_is_resumed_at_the_configured_watermark(authority: Authority) -> None:
     connection = Connection(authority)
     connection.transport.set_write_buffer_limits(high=4 * KIB)
     data = bytes(5 * KIB)
@@ -138,7 +138,7 @@ async def test_the_app_is_resumed_at_its_own_marks(authority: Authority) -> None
     assert not connection.app.is_paused
 
 
-async def test_the_app_is_paused_until_the_client_has_read_its_data(authority: Authority) -> None:
+async def test_the_app_is_paused_and_resumed_at_the_watermarks(authority: Authority) -> None:
     connection = Connection(authority)
     while not connection.app.is_paused:
         connection.transport.write(bytes(10 * KIB))

@@ -25,11 +25,11 @@ from waiting import until
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-def limited(limits: Any) -> LimitedUpstream:
+def limited_upstream(limits: Any) -> LimitedUpstream:
     return LimitedUpstream(HttpOrFrameUpstream(limits, H1Upstream), 4)
 
 
-HTTP_UPSTREAMS = [AiohttpUpstream, H1Upstream, HttpOrFrameUpstream, limited]
+HTTP_UPSTREAMS = [AiohttpUpstream, H1Upstream, HttpOrFrameUpstream, limited_upstream]
 GRPC_UPSTREAMS = [H2Upstream, GrpcioUpstream]
 
 
@@ -74,10 +74,10 @@ async def grpc_server() -> AsyncIterator[tuple[FakeBackend, list[str]]]:
 
 
 Server = Callable[[], Any]
-ALL = [(create, http_server) for create in HTTP_UPSTREAMS] + [
+UPSTREAMS = [(create, http_server) for create in HTTP_UPSTREAMS] + [
     (create, grpc_server) for create in GRPC_UPSTREAMS
 ]
-all_upstreams = pytest.mark.parametrize(("create", "serve"), ALL)
+all_upstreams = pytest.mark.parametrize(("create", "serve"), UPSTREAMS)
 
 
 async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> bytes:
@@ -92,12 +92,12 @@ async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> byte
 async def test_the_host_is_the_name_not_the_address(create: Any, serve: Server) -> None:
     async with serve() as (fake, hosts):
         upstream = create(RPC_LIMITS)
-        named = fake.endpoint._replace(host="pods.test", address="127.0.0.1")
+        backend = fake.endpoint._replace(host="pods.test", address="127.0.0.1")
         for _ in range(2):
-            assert await send_request(upstream, named, serve) == b"ok"
+            assert await send_request(upstream, backend, serve) == b"ok"
         assert hosts == [f"pods.test:{fake.endpoint.port}"] * 2
         assert fake.connections == 1
-        assert str(named) == f"127.0.0.1:{fake.endpoint.port}"
+        assert str(backend) == f"127.0.0.1:{fake.endpoint.port}"
         await upstream.close()
 
 
