@@ -80,7 +80,7 @@ def test_a_closed_port_is_reported_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failure_as_json(closed_port: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_printed_as_json(closed_port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", closed_port, "--against", closed_port, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["servers"] == document["against"]["servers"] == []
