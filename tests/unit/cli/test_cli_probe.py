@@ -46,7 +46,9 @@ def test_an_invalid_command_line_is_reported(
         ([], "the following arguments are required: URL"),
     ],
 )
-def test_invalid_values(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_are_reported(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["probe", *argv])
     assert caught.value.code == 2
