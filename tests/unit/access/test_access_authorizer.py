@@ -133,7 +133,7 @@ async def test_only_the_first_name_of_a_certificate_is_matched() -> None:
     await access.rejection_of(Kind.FORBIDDEN, peer_identity=("a.example", "b.example"))
 
 
-async def test_a_stream_is_opened_by_an_identity_or_anonymously() -> None:
+async def test_authenticate_sets_the_identity_or_rejects_the_client() -> None:
     access, guests = Access(), Access(AccessRule(("anonymous",)))
     for headers in ({}, {"x-api-key": "wrong"}):
         with raises_kind(Kind.UNAUTHENTICATED):
@@ -159,7 +159,7 @@ async def test_anonymous_clients_must_authenticate_even_for_forbidden_models() -
     assert access.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
 
 
-async def test_bearer_tokens_are_keys_without_issuers() -> None:
+async def test_without_issuers_bearer_tokens_are_keys() -> None:
     text = token()
     keys = KeyRing(ApiKeys([ApiKey("odd", digest_of(text))]), None)
     access = Access(AccessRule(("key:odd",)), tokens=None, keys=keys)
@@ -212,7 +212,7 @@ async def test_rejected_changes_are_reported(summary: RequestSummary) -> None:
     ]
 
 
-async def test_rates_apply_to_all_operations_except_health() -> None:
+async def test_an_exceeded_rate_rejects_only_requests_of_its_route() -> None:
     limit = RateLimit(("*",), requests=Rate(2, 3600.0, 2))
     access = Access(AccessRule(("*",)), limits=(limit,), open_health=False)
     for _ in range(2):

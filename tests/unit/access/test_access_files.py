@@ -15,14 +15,14 @@ from infergate.access.watched_file import CHECK_INTERVAL_SECONDS, WatchedFile
 from waiting import until
 
 
-def watched(path: Path, on_failure: Mock | None = None) -> WatchedFile[int]:
+def watched_file(path: Path, on_failure: Mock | None = None) -> WatchedFile[int]:
     return WatchedFile(path, int, 1, on_failure or Mock())
 
 
 async def test_a_change_is_seen_after_the_check_interval(tmp_path: Path) -> None:
     path, on_failure = tmp_path / "f", Mock()
     path.write_text("1")
-    file = watched(path, on_failure)
+    file = watched_file(path, on_failure)
     assert await file.current(100.0) == 1
     path.write_text("22")
     assert await file.current(100.0 + CHECK_INTERVAL_SECONDS / 2) == 1
@@ -33,7 +33,7 @@ async def test_a_change_is_seen_after_the_check_interval(tmp_path: Path) -> None
 async def test_changes_before_the_first_read_are_seen(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("2")
-    assert await watched(path).current(0.0) == 2
+    assert await watched_file(path).current(0.0) == 2
 
 
 async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to("1")
     path = tmp_path / "f"
     path.symlink_to("data/f")
-    file = watched(path)
+    file = watched_file(path)
     assert await file.current(0.0) == 1
     (tmp_path / "new").symlink_to("2")
     (tmp_path / "new").rename(tmp_path / "data")
@@ -58,7 +58,7 @@ async def test_an_invalid_file_keeps_the_previous_content(
 ) -> None:
     path, on_failure = tmp_path / "f", Mock()
     path.write_text("7")
-    file = watched(path, on_failure)
+    file = watched_file(path, on_failure)
     assert await file.current(0.0) == 7
     damage(path)
     caplog.set_level(logging.ERROR, "infergate.access")
@@ -80,7 +80,7 @@ async def test_callers_share_one_read_of_a_hanging_file_system(
     """Without a shared read, concurrent callers would wait for one another's reads in sequence."""
     path = tmp_path / "f"
     path.write_text("1")
-    file, gate = watched(path), asyncio.Event()
+    file, gate = watched_file(path), asyncio.Event()
     check = AsyncMock(side_effect=gate.wait)
     monkeypatch.setattr(file, "_check", check)
     waiting = [

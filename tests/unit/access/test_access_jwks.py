@@ -25,7 +25,7 @@ from infergate.core.errors import GatewayError, Kind
 RSA = jwk(rsa_key(), kid="1")
 
 
-def usable(key: dict[str, Any]) -> set[str]:
+def usable_algorithms(key: dict[str, Any]) -> set[str]:
     try:
         keys = JwkSet("idp", jwks(key))
     except ValueError:
@@ -39,10 +39,10 @@ def test_allowed_algorithms_are_supported() -> None:
 
 
 def test_a_key_supports_only_algorithms_of_its_type() -> None:
-    of_rsa = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
-    assert usable(RSA) == of_rsa
-    assert usable(jwk(ec_key(), kid="1")) == {"ES256"}
-    assert usable(jwk(ed_key(), kid="1")) == {"EdDSA"}
+    rsa_algorithms = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
+    assert usable_algorithms(RSA) == rsa_algorithms
+    assert usable_algorithms(jwk(ec_key(), kid="1")) == {"ES256"}
+    assert usable_algorithms(jwk(ed_key(), kid="1")) == {"EdDSA"}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_key_supports_only_algorithms_of_its_type() -> None:
 def test_keys_without_a_supported_algorithm_are_not_used(
     key: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert usable(key) == set()
+    assert usable_algorithms(key) == set()
     assert "c2VjcmV0" not in caplog.text
 
 
@@ -78,10 +78,10 @@ def test_the_log_names_the_issuer_and_the_id_of_an_unusable_key(
 
 
 def test_a_key_with_an_algorithm_supports_only_that_one() -> None:
-    assert usable({**RSA, "alg": "PS256"}) == {"PS256"}
+    assert usable_algorithms({**RSA, "alg": "PS256"}) == {"PS256"}
 
 
-def test_a_token_without_a_key_id_uses_the_only_matching_key() -> None:
+def test_a_token_selects_its_key_by_id_or_as_the_only_match() -> None:
     other = jwk(rsa_key("other"), kid="2")
     assert JwkSet("idp", jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256") is not None
     assert JwkSet("idp", jwks(RSA, other)).find(None, "RS256") is None
@@ -123,7 +123,7 @@ def test_arbitrary_documents_are_parsed_or_rejected(document: bytes) -> None:
         keys.find("1", algorithm)
 
 
-# ---- from a URL
+# ---- key sets from a URL
 
 
 class Server:

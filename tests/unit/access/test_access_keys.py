@@ -33,7 +33,7 @@ def test_a_new_key_is_long_random_and_can_be_sent() -> None:
         assert credential.secret == key
 
 
-def test_a_key_is_found_by_its_hash_alone() -> None:
+def test_keys_are_found_by_their_secret_but_not_by_its_hash() -> None:
     keys = ApiKeys(
         [ApiKey("a", digest_of("one")), ApiKey("b", digest_of("two")), ApiKey("a", digest_of("3"))]
     )
@@ -83,12 +83,12 @@ def test_arbitrary_files_are_parsed_or_rejected(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "*", "é", "a" * 129, 7, None])
-def test_a_name_cannot_contain_pattern_characters(name: object) -> None:
+def test_invalid_names_are_rejected(name: object) -> None:
     with pytest.raises(ValueError, match="expected a name"):
         parse_name(name)
 
 
 @pytest.mark.parametrize("value", ["", HASH[1:], HASH + "0", "g" * 64, 7, None])
-def test_a_hash_is_sixty_four_digits(value: object) -> None:
+def test_invalid_hashes_are_rejected(value: object) -> None:
     with pytest.raises(ValueError, match="SHA-256"):
         parse_hash(value)

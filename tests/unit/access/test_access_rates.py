@@ -40,11 +40,11 @@ def take(
     return None
 
 
-TEN = Rate(10, 1.0, 10)
+TEN_PER_SECOND = Rate(10, 1.0, 10)
 
 
 def test_a_burst_passes_and_then_the_rate_applies() -> None:
-    limiter = rates(RateLimit(("*",), requests=TEN))
+    limiter = rates(RateLimit(("*",), requests=TEN_PER_SECOND))
     assert [take(limiter, 0.0) for _ in range(10)] == [None] * 10
     reason, wait = take(limiter, 0.0) or (None, 0.0)
     assert reason is RejectionReason.REQUESTS
@@ -69,7 +69,7 @@ def test_bytes_are_counted_and_an_oversized_request_passes_alone() -> None:
     assert take(limiter, 0.0, size=40) is None
     assert take(limiter, 0.5, size=1000) == (RejectionReason.BYTES, pytest.approx(0.5))
     assert take(limiter, 1.0, size=1000) is None  # the bucket was empty
-    assert take(limiter, 10.0, size=1) is not None  # and its rate allows ten seconds' worth
+    assert take(limiter, 10.0, size=1) is not None  # 1000 bytes take ten seconds
     assert take(limiter, 10.02, size=1) is None
 
 
@@ -92,7 +92,7 @@ def test_the_longest_wait_of_several_limits_is_reported() -> None:
 
 @pytest.mark.parametrize("each_identity", [True, False])
 @pytest.mark.parametrize("each_route", [True, False])
-def test_buckets_by_identity_and_route(each_identity: bool, each_route: bool) -> None:
+def test_buckets_may_be_per_identity_and_route(each_identity: bool, each_route: bool) -> None:
     limit = RateLimit(("*",), ("*",), each_identity, each_route, requests=Rate(1, 1.0, 1))
     limiter = rates(limit)
     assert take(limiter, 0.0) is None
@@ -174,7 +174,7 @@ def test_buckets_are_bounded_and_empty_ones_are_dropped_first(
 
 
 def test_the_cache_of_names_is_bounded() -> None:
-    limiter = rates(RateLimit(("*",), requests=TEN))
+    limiter = rates(RateLimit(("*",), requests=TEN_PER_SECOND))
     for model in (*map("m{}".format, range(10_000)), "x" * 10_000):
         limiter._plan("key:a", model, "r")
         assert len(limiter._plans) <= 4096

@@ -1,4 +1,4 @@
-"""Rate buckets in Redis: they count like buckets in memory. ``unavailable`` decides on failure."""
+"""Rate buckets in Redis count like buckets in memory; ``when_unavailable`` applies on failure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FailingClient:
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(), TimeoutError()])
-async def test_an_unavailable_redis_is_not_called_and_the_setting_applies(
+async def test_a_failed_redis_is_retried_later_and_the_setting_applies(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.access")
@@ -122,7 +122,7 @@ async def test_a_hanging_redis_times_out_quickly() -> None:
     assert await asyncio.wait_for(store.charge([BucketCharge("a", 1.0, 1.0)], 0.0), 5) is None
 
 
-async def test_an_unreachable_redis_is_unavailable(
+async def test_an_unreachable_redis_rejects_requests_and_logs_no_password(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"redis://user:pass-word@127.0.0.1:{unused_tcp_port}/0"

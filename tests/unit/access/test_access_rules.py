@@ -106,7 +106,7 @@ def test_server_wide_changes_need_a_rule_for_all_models() -> None:
     assert allowed(some, "key:a", SharedMemoryRegisterRequest, "")
 
 
-def test_server_metadata_needs_permission_for_any_model() -> None:
+def test_the_model_index_needs_permission_for_any_model() -> None:
     assert allowed([AccessRule(("*",), ("bert-*",))], "key:a", ModelIndexRequest, "")
     assert not allowed([AccessRule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
 
@@ -205,11 +205,11 @@ def test_cached_decisions_do_not_grow_with_the_number_of_rules() -> None:
     try:
         for client in range(1000):
             assert not rules.permit_for(f"key:{client}").allows(InferRequest, f"x{client}")
-        held, _ = tracemalloc.get_traced_memory()
+        allocated, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(rules._decisions) == 1000
-    assert held < 1000 * 2000, "a decision takes less than 2 kB"
+    assert allocated < 1000 * 2000, "a decision takes less than 2 kB"
 
 
 def test_clients_with_other_rules_do_not_share_cached_decisions() -> None:
@@ -221,7 +221,7 @@ def test_clients_with_other_rules_do_not_share_cached_decisions() -> None:
             assert not rules.permit_for(identity).allows(InferRequest, model)
 
 
-def test_health_and_state_changing_operations() -> None:
+def test_health_and_state_changing_operations_are_fixed() -> None:
     health = {each for each, name in RULE_OPERATIONS.items() if name == HEALTH}
     assert health == {ServerLiveRequest, ServerReadyRequest}
     assert sorted(STATE_CHANGING) == ["repository", "settings", "shared_memory"]

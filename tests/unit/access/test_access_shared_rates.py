@@ -49,7 +49,7 @@ def test_counts_equal_those_in_memory(steps: list[tuple[float, list[BucketCharge
     os.close(fd)
 
 
-def test_processes_share_counts_per_rate(file: int) -> None:
+def test_instances_with_equal_rates_share_counts(file: int) -> None:
     first, second, other = (SharedBuckets(file, rates) for rates in (b"1", b"1", b"2"))
     charges = [BucketCharge("a", 1.0, 2.0)]
     assert first.fill(charges, 10.0) is None

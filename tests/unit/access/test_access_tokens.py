@@ -40,17 +40,17 @@ class KeySourceStub:
     """A source of keys that a test changes."""
 
     def __init__(self, keys: JwkSet | None = KEYS, later: JwkSet | None = None) -> None:
-        self.held = keys
+        self.keys = keys
         self.later = later
         self.refresh_count = 0
 
     async def current(self, now: float) -> JwkSet | None:
-        return self.held
+        return self.keys
 
     async def refreshed(self, now: float) -> JwkSet | None:
         self.refresh_count += 1
-        self.held = self.later or self.held
-        return self.held
+        self.keys = self.later or self.keys
+        return self.keys
 
 
 def issuer(source: Any = None, **changed: Any) -> Issuer:
@@ -72,21 +72,21 @@ RULES = AccessRules(
 )
 
 
-def tokens(*issuers: Issuer) -> JwtVerifier:
+def make_verifier(*issuers: Issuer) -> JwtVerifier:
     return JwtVerifier(issuers or (issuer(),), RULES)
 
 
-async def verify(text: str, checks: JwtVerifier | None = None, clock: float | None = None) -> Any:
-    return await (checks or tokens()).verify(text, 0.0, time.time() if clock is None else clock)
+async def verify(text: str, verifier: JwtVerifier | None = None, now: float | None = None) -> Any:
+    return await (verifier or make_verifier()).verify(text, 0.0, now or time.time())
 
 
 async def expect_rejection(
     text: str,
-    checks: JwtVerifier | None = None,
+    verifier: JwtVerifier | None = None,
     reason: RejectionReason = RejectionReason.INVALID_TOKEN,
 ) -> GatewayError:
     with pytest.raises(AccessRejected) as caught:
-        await verify(text, checks)
+        await verify(text, verifier)
     assert caught.value.reason is reason
     error = caught.value.error
     texts = error.public + error.detail
@@ -105,16 +105,16 @@ async def test_a_valid_token_identifies_the_client(key: Any, algorithm: str, kid
 
 
 async def test_claims_reach_the_rules() -> None:
-    only = AccessRules([AccessRule(("*",), ("secret",), claims={"groups": ("ml-*",)})])
+    rules = AccessRules([AccessRule(("*",), ("secret",), claims={"groups": ("ml-*",)})])
     for groups, is_allowed in ((["ml-eu"], True), (None, False)):
-        permit = await verify(token(groups=groups), JwtVerifier((issuer(),), only))
+        permit = await verify(token(groups=groups), JwtVerifier((issuer(),), rules))
         assert permit.allows(InferRequest, "secret") is is_allowed
 
 
 async def test_the_identity_claim_is_configurable() -> None:
-    checks = tokens(issuer(subject="email"))
-    assert (await verify(token(email="a@b"), checks)).identity == "jwt:idp:a@b"
-    await expect_rejection(token(), checks)
+    verifier = make_verifier(issuer(subject="email"))
+    assert (await verify(token(email="a@b"), verifier)).identity == "jwt:idp:a@b"
+    await expect_rejection(token(), verifier)
 
 
 async def test_one_matching_audience_suffices() -> None:
@@ -126,8 +126,8 @@ def unsigned(header: dict[str, Any], body: dict[str, Any], signature: bytes = b"
     return ".".join(base64.urlsafe_b64encode(each).rstrip(b"=").decode() for each in parts)
 
 
-def with_public_key_as_secret() -> str:
-    """Algorithm confusion: the public key as the secret of an HMAC."""
+def token_signed_with_the_public_key() -> str:
+    """Return a token for an algorithm confusion: the public key is the secret of its HMAC."""
     header, body = {"alg": "HS256", "typ": "JWT", "kid": "1"}, claims()
     signed = unsigned(header, body)[:-1]
     mac = hmac.new(public_pem(rsa_key()), signed.encode(), hashlib.sha256).digest()
@@ -149,8 +149,8 @@ ATTACKS = {
     "alg none": lambda: unsigned({"alg": "none", "kid": "1"}, claims()),
     "alg None": lambda: unsigned({"alg": "None", "kid": "1"}, claims()),
     "alg missing": lambda: unsigned({"kid": "1"}, claims()),
-    "alg a list": lambda: unsigned({"alg": ["RS256"], "kid": "1"}, claims()),
-    "algorithm confusion": with_public_key_as_secret,
+    "alg is a list": lambda: unsigned({"alg": ["RS256"], "kid": "1"}, claims()),
+    "algorithm confusion": token_signed_with_the_public_key,
     "no signature": lambda: token().rpartition(".")[0] + ".",
     "an attacker's key": lambda: token(rsa_key("mallory")),
     "an attacker's key without a key id": lambda: token(rsa_key("mallory"), kid=None),
@@ -217,24 +217,24 @@ async def test_arbitrary_token_headers_are_rejected(head: dict[str, Any], value:
 
 async def test_an_unknown_key_id_triggers_one_fetch() -> None:
     source = KeySourceStub(JwkSet("idp", jwks(jwk(ec_key(), kid="2"))), later=KEYS)
-    assert await verify(token(), tokens(issuer(source)))
+    assert await verify(token(), make_verifier(issuer(source)))
     assert source.refresh_count == 1
 
 
 async def test_without_keys_the_error_does_not_call_a_token_invalid() -> None:
-    checks = tokens(issuer(KeySourceStub(None)))
-    error = await expect_rejection(token(), checks, RejectionReason.KEYS_UNAVAILABLE)
+    verifier = make_verifier(issuer(KeySourceStub(None)))
+    error = await expect_rejection(token(), verifier, RejectionReason.KEYS_UNAVAILABLE)
     assert error.kind is Kind.OVERLOADED
     assert error.retry_after
 
 
 async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
     other = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))
-    two = tokens(issuer(), issuer(KeySourceStub(other), name="two", issuer="https://two.example"))
+    url = "https://two.example"
+    two = make_verifier(issuer(), issuer(KeySourceStub(other), name="two", issuer=url))
     assert (await verify(token(), two)).identity == "jwt:idp:alice"
-    second = token(rsa_key("other"), iss="https://two.example")
-    assert (await verify(second, two)).identity == "jwt:two:alice"
-    await expect_rejection(token(iss="https://two.example"), two)
+    assert (await verify(token(rsa_key("other"), iss=url), two)).identity == "jwt:two:alice"
+    await expect_rejection(token(iss=url), two)
     await expect_rejection(token(rsa_key("other")), two)
 
 
@@ -242,38 +242,38 @@ async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
 
 
 async def test_a_verified_token_is_cached_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks, text, now = tokens(), token(), time.time()
-    first = await verify(text, checks, now)
+    verifier, text, now = make_verifier(), token(), time.time()
+    first = await verify(text, verifier, now)
     monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("verified again"))
-    assert await verify(text, checks, now + 599) is first
+    assert await verify(text, verifier, now + 599) is first
 
 
 async def test_a_cached_token_still_expires() -> None:
-    checks, now = tokens(), time.time()
+    verifier, now = make_verifier(), time.time()
     text = token(exp=int(now) - 8)  # within the leeway for two more seconds
-    assert await verify(text, checks, now)
-    entry = next(iter(checks._cache.values()))
+    assert await verify(text, verifier, now)
+    entry = next(iter(verifier._cache.values()))
     assert entry.expires_at == int(now) - 8 + 10
-    assert await verify(text, checks, entry.expires_at - 0.1)
-    before = dict(checks._cache)
-    await verify(text, checks, entry.expires_at)  # expired in the cache: verified again
-    assert next(iter(checks._cache.values())) is not next(iter(before.values()))
+    assert await verify(text, verifier, entry.expires_at - 0.1)
+    before = dict(verifier._cache)
+    await verify(text, verifier, entry.expires_at)  # expired in the cache: verified again
+    assert next(iter(verifier._cache.values())) is not next(iter(before.values()))
 
 
 async def test_new_keys_invalidate_cached_tokens() -> None:
     source = KeySourceStub()
-    checks, text = tokens(issuer(source)), token()
-    assert await verify(text, checks)
-    source.held = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))
-    await expect_rejection(text, checks)
+    verifier, text = make_verifier(issuer(source)), token()
+    assert await verify(text, verifier)
+    source.keys = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))
+    await expect_rejection(text, verifier)
 
 
 async def test_the_cache_is_bounded_and_holds_no_token() -> None:
-    checks = tokens()
-    await verify(token(), checks)
-    assert all(isinstance(each, bytes) and len(each) == 32 for each in checks._cache)
-    entry = next(iter(checks._cache.values()))
+    verifier = make_verifier()
+    await verify(token(), verifier)
+    assert all(isinstance(each, bytes) and len(each) == 32 for each in verifier._cache)
+    entry = next(iter(verifier._cache.values()))
     for number in range(MAX_CACHED_TOKENS):
-        checks._cache[number.to_bytes(32)] = entry
-    await verify(token(sub="bob"), checks)
-    assert len(checks._cache) <= MAX_CACHED_TOKENS + 1
+        verifier._cache[number.to_bytes(32)] = entry
+    await verify(token(sub="bob"), verifier)
+    assert len(verifier._cache) <= MAX_CACHED_TOKENS + 1

@@ -1,4 +1,4 @@
-"""The backend gets the configured endpoint settings."""
+"""Endpoint settings made from the configuration of a backend."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_weights_are_not_part_of_the_label() -> None:
         ("never", 0, False),
     ],
 )
-def test_health_checks_are_optional(health: str, connections: int, checks: bool | None) -> None:
+def test_health_checks_are_configurable(health: str, connections: int, checks: bool | None) -> None:
     config = backend(health={"checks": health}, connections=connections)
     assert endpoint_settings.monitoring_settings(config).health_checks is checks
 

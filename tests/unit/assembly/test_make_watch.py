@@ -55,7 +55,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_backend_without_the_section_watches_nothing() -> None:
+def test_a_backend_without_a_kubernetes_section_has_no_watch() -> None:
     config = BackendConfig.model_validate(
         {"protocol": "v2-grpc", "endpoints": ("grpc://triton:8001",)}
     )
@@ -72,7 +72,7 @@ def test_a_backend_without_the_section_watches_nothing() -> None:
         ("grpc://x.example:8001", {"service": "s", "namespace": "n"}, "n/s"),
     ],
 )
-def test_the_service_is_the_one_that_the_url_names(
+def test_the_service_is_named_by_the_url_or_the_section(
     account: Path, url: str, keys: dict[str, str], expected: str
 ) -> None:
     assert str(service(url, **keys)) == f"service {expected}"

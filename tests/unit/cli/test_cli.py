@@ -228,14 +228,14 @@ def test_auto_starts_one_worker_per_processor(started: Started) -> None:
     assert started[0][0].workers == len(os.sched_getaffinity(0))
 
 
-def test_workers_do_not_share_registered_memory(
+def test_shared_memory_requires_a_single_worker(
     started: Started, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(f"control: {{shared_memory: true}}\n{DEMO}")
     assert main(["--config", str(file), "--workers", "2"]) == 2
-    result = "--workers: control.shared_memory: shared memory requires a single worker"
-    assert capsys.readouterr().err.startswith(result)
+    expected = "--workers: control.shared_memory: shared memory requires a single worker"
+    assert capsys.readouterr().err.startswith(expected)
     assert not started
 
 
@@ -255,7 +255,7 @@ def test_version_and_help(flag: str, text: str, capsys: pytest.CaptureFixture[st
     ],
     ids=["a port in use", "Ctrl-C"],
 )
-def test_the_end_of_serving_is_reported(
+def test_the_end_of_serving_sets_the_exit_code_and_the_message(
     error: BaseException,
     code: int,
     message: str,
@@ -285,7 +285,7 @@ def test_control_c_in_other_commands_returns_130_without_a_traceback(
 @pytest.mark.parametrize(
     "argv",
     [["rest-proxy", "--workers", "2"], ["--workers", "2", "rest-proxy"]],
-    ids=["before", "after"],
+    ids=["command first", "options first"],
 )
 def test_the_command_may_stand_before_or_after_its_options(argv: list[str]) -> None:
     arguments = parse(argv)
@@ -342,26 +342,26 @@ def add_command(monkeypatch: pytest.MonkeyPatch, count: str | None) -> None:
 
 
 def test_python_m_infergate_runs_the_command() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "infergate", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"infergate {version_text(__version__)}\n"
+    assert completed.stdout == f"infergate {version_text(__version__)}\n"
 
 
 def test_a_closed_pipe_ends_a_command_without_a_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     argv = [sys.executable, "-m", "infergate", "key"]
-    done = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, check=False)
+    completed = subprocess.run(argv, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (completed.returncode, completed.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["key"], ["health", "--admin", "127.0.0.1:1"]])
-def test_short_commands_do_not_load_the_server(argv: list[str]) -> None:
-    request = "import sys, infergate.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
-    request += "print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", request, *argv], capture_output=True, text=True, check=True
+def test_short_commands_do_not_import_large_libraries(argv: list[str]) -> None:
+    program = "import sys, infergate.cli as c\ntry: c.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    program += "print(*sys.modules, file=sys.stderr)"
+    completed = subprocess.run(
+        [sys.executable, "-c", program, *argv], capture_output=True, text=True, check=True
     )
-    assert not {"pydantic", "numpy", "asyncio"} & set(done.stderr.splitlines()[-1].split())
+    assert not {"pydantic", "numpy", "asyncio"} & set(completed.stderr.splitlines()[-1].split())

@@ -1,4 +1,4 @@
-"""docs/cli.md has every command, option, exit code and signal of the parser."""
+"""docs/cli.md and the help texts agree with the parser; misplaced options are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of ``infergate key``."""
+"""Keys that ``infergate key`` prints, and access rules that ``--check`` prints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from infergate.cli import main
 from infergate.config.load import parse
 
 
-def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+def run_key(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     assert main(["key", *argv]) == 0
     return capsys.readouterr().out
 
 
-def test_the_printed_key_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "--name", "team/a")
+def test_printed_keys_are_valid_entries(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run_key(capsys, "--name", "team/a")
     secret = text.partition("\n")[0]
     entry = re.search(r"^  (- \{.*\})$", text, re.MULTILINE)
     line = text.splitlines()[-1]
@@ -36,10 +36,10 @@ def test_the_printed_key_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_keys_are_different(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys) != printed(capsys)
+    assert run_key(capsys) != run_key(capsys)
 
 
-def test_an_invalid_name_is_reported() -> None:
+def test_an_invalid_name_is_rejected() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["key", "--name", "a b"])
     assert caught.value.code == 2
@@ -55,9 +55,9 @@ def test_check_prints_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "  shares: [{who: ['key:a'], weight: 2.5, highest_priority: 4}]\n"
     )
     assert main(["--config", str(file), "--check"]) == 0
-    result = capsys.readouterr().out
-    assert "access, everything else is rejected" in result
-    assert re.search(r"key:a anonymous +- +a +infer metadata", result)
-    assert "10/m requests together" in result
-    assert "1MiB/s of bodies for each identity and route" in result
-    assert re.search(r"key:a +- +\* +queue weight 2.5, priorities from 4", result)
+    text = capsys.readouterr().out
+    assert "access, everything else is rejected" in text
+    assert re.search(r"key:a anonymous +- +a +infer metadata", text)
+    assert "10/m requests together" in text
+    assert "1MiB/s of bodies for each identity and route" in text
+    assert re.search(r"key:a +- +\* +queue weight 2.5, priorities from 4", text)

@@ -46,7 +46,9 @@ def test_an_invalid_command_line_is_reported(
         ([], "the following arguments are required: URL"),
     ],
 )
-def test_invalid_values(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_are_reported(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["probe", *argv])
     assert caught.value.code == 2
@@ -80,7 +82,7 @@ def test_a_closed_port_is_reported_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failure_as_json(closed_port: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_printed_as_json(closed_port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", closed_port, "--against", closed_port, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["servers"] == document["against"]["servers"] == []

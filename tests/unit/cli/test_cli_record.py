@@ -1,4 +1,4 @@
-"""infergate record: control of a gateway with a scripted admin port, and lists of files."""
+"""infergate record: control of a gateway with a scripted admin port, and listings of recordings."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_key_in_the_environment_is_sent_with_changes_only(
     assert [key for _, _, key in server.requests] == [None, "Bearer k"]
 
 
-def test_a_gateway_without_recording_is_explained(
+def test_a_gateway_without_recording_is_reported(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.processes = None
@@ -102,7 +102,7 @@ def test_a_gateway_without_recording_is_explained(
 
 
 @pytest.mark.parametrize("operands", [["pause"], ["show"], ["start", "x"]])
-def test_other_operands_are_explained(
+def test_invalid_operands_are_reported(
     operands: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["record", *operands]) == 2
@@ -110,19 +110,19 @@ def test_other_operands_are_explained(
     assert expected in capsys.readouterr().err
 
 
-# ---- show
+# ---- infergate record show
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file with a success in a sequence, and a failure with the outcome of a mirror."""
     path = tmp_path / "file.igrec"
-    writing = RecordingFile(path)
-    writing.append(encode_exchange(sample_exchange(1, sequence_id=7)))
+    recording = RecordingFile(path)
+    recording.append(encode_exchange(sample_exchange(1, sequence_id=7)))
     error = GatewayError(Kind.TIMEOUT, "too late")
     failed = Exchange(InferRequest("bad\nname\ud800"), Outcome((), error, 0.25), is_stream=True)
-    writing.append(encode_exchange(failed, {"mirror": sample_exchange().outcome}, ["secret"]))
-    writing.close()
+    recording.append(encode_exchange(failed, {"mirror": sample_exchange().outcome}, ["secret"]))
+    recording.close()
     return path
 
 

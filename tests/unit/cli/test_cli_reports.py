@@ -75,18 +75,18 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
 
 def test_routes_are_printed_with_traffic(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["routes", "--admin", admin]) == 0
-    result = lines(capsys)
-    assert " ".join(result[2]).startswith(
+    rows = lines(capsys)
+    assert " ".join(rows[2]).startswith(
         "1 bert a, 5% b, else c, copy d model: x 12 1 1 10 ms 19.8 ms"
     )
-    assert result[3] == ["2", "*", "b", "-", "0", "0", "0", "-", "-"]
+    assert rows[3] == ["2", "*", "b", "-", "0", "0", "0", "-", "-"]
 
 
 def test_backends_and_endpoints_are_printed(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", "--admin", f"http://{admin}"]) == 0
-    result = lines(capsys)
-    assert result[2][:6] == ["a", "v2-grpc", "3", "6", "12", "1"]
-    assert ["a", "grpc://x:1", "down", "1", "8", "2", "5"] in result
+    rows = lines(capsys)
+    assert rows[2][:6] == ["a", "v2-grpc", "3", "6", "12", "1"]
+    assert ["a", "grpc://x:1", "down", "1", "8", "2", "5"] in rows
 
 
 def test_health_prints_the_state_and_fails_if_not_ready(
@@ -94,10 +94,10 @@ def test_health_prints_the_state_and_fails_if_not_ready(
 ) -> None:
     assert main(["health", "--admin", f"http://{admin}/"]) == 1
     text = capsys.readouterr().out
-    ends = [line.split() for line in text.splitlines() if "grpc://x:1" in line]
-    assert ends == [["a", "grpc://x:1", "down"], ["c", "grpc://x:1", "up"]]
-    for case in ("not ready", "1 of 2", "number 3, routes.yaml", "no!", "4 requests", "grpc://x:1"):
-        assert case in text
+    endpoints = [line.split() for line in text.splitlines() if "grpc://x:1" in line]
+    assert endpoints == [["a", "grpc://x:1", "down"], ["c", "grpc://x:1", "up"]]
+    for part in ("not ready", "1 of 2", "number 3, routes.yaml", "no!", "4 requests", "grpc://x:1"):
+        assert part in text
 
 
 @pytest.mark.parametrize("command", ["routes", "backends", "health"])

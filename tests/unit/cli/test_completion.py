@@ -1,4 +1,4 @@
-"""infergate completion, in a real bash; zsh uses the same function, fish has its own script."""
+"""Completion in a real bash, the scripts of all shells, and the width of help texts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def completions(*words: str) -> set[str]:
     """Return the completions of the last of ``words`` in bash."""
     quoted = " ".join(f"'{word}'" for word in ("infergate", *words))
     script = completion_script("bash", COMMANDS) + COMPLETE.format(words=quoted)
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stderr == ""
-    return set(filter(None, done.stdout.split("\n")))
+    assert completed.stderr == ""
+    return set(filter(None, completed.stdout.split("\n")))
 
 
 def test_bash_completes_commands_options_values_and_files(

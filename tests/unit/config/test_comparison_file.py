@@ -10,7 +10,7 @@ from infergate.config.mistakes import ConfigError
 from infergate.core.datatypes import Datatype
 
 
-def rules(tmp_path: Path, text: str) -> ComparisonRules:
+def load_rules(tmp_path: Path, text: str) -> ComparisonRules:
     file = tmp_path / "rules.yaml"
     file.write_text(text)
     return load_comparison(file, {"ATOL": "0.5"})
@@ -24,10 +24,10 @@ tolerances:
 outputs:
   y: {top_k: 1}
 """
-    loaded = rules(tmp_path, text)
+    loaded = load_rules(tmp_path, text)
     assert loaded.tolerances == {Datatype.FP32: Tolerance(0.5, 1e-4)}
     assert loaded.outputs == {"y": OutputRule(top_k=1)}
-    assert rules(tmp_path, "{}") == ComparisonRules()
+    assert load_rules(tmp_path, "{}") == ComparisonRules()
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ outputs:
         ("a: [", ["1:"]),
     ],
 )
-def test_a_mistake_is_reported_with_its_line(tmp_path: Path, text: str, errors: list[str]) -> None:
+def test_mistakes_are_reported_with_lines(tmp_path: Path, text: str, errors: list[str]) -> None:
     with pytest.raises(ConfigError) as raised:
-        rules(tmp_path, text)
-    reported = [str(mistake) for mistake in raised.value.mistakes]
-    assert len(reported) == len(errors)
-    for each, expected in zip(reported, errors, strict=True):
+        load_rules(tmp_path, text)
+    mistakes = [str(mistake) for mistake in raised.value.mistakes]
+    assert len(mistakes) == len(errors)
+    for each, expected in zip(mistakes, errors, strict=True):
         assert each.startswith(str(tmp_path / "rules.yaml"))
         assert expected in each
 
 
-def test_an_unreadable_file_is_a_mistake(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff")
     for name, reason in (("none", "No such file"), ("binary", "not UTF-8")):
         with pytest.raises(ConfigError, match=reason):

@@ -62,14 +62,14 @@ def test_a_password_is_not_shown(tmp_path: Path) -> None:
 
 def test_missing_packages_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    response = mistakes(
+    errors = mistakes(
         tmp_path,
         "  rules: [{who: ['*']}]\n  rates: [{requests: 1/s}]\n  redis: {url: redis://host}\n"
         "  jwt: {a: {issuer: x, audiences: [y], jwks_url: https://idp.example/keys}}\n",
     )
     for package in ("jwt", "redis"):
-        assert f"access.{package}: " in response
-        assert f"pip install 'infergate[{package}]'" in response
+        assert f"access.{package}: " in errors
+        assert f"pip install 'infergate[{package}]'" in errors
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,16 @@ def test_all_limits_exist_with_their_defaults() -> None:
     config = Config.default()
     assert compiled.limits(config) == DEFAULT_LIMITS
     assert compiled.limits(config, headers=1000) == DEFAULT_LIMITS
-    raised = compiled.limits(config, headers=100_000)
-    assert raised == dataclasses.replace(DEFAULT_LIMITS, headers=100_000)
+    increased = compiled.limits(config, headers=100_000)
+    assert increased == dataclasses.replace(DEFAULT_LIMITS, headers=100_000)
     names = [field.name for field in dataclasses.fields(Limits)]
     assert keys_at(("limits",)) == names
 
 
-@pytest.mark.parametrize("needs", [0, 64 * 1024])
-def test_an_explicit_limit_overrides_the_protocols_default(needs: int) -> None:
+@pytest.mark.parametrize("protocol_limit", [0, 64 * 1024])
+def test_an_explicit_limit_overrides_the_protocols_default(protocol_limit: int) -> None:
     config = parse(f"limits: {{headers: 20KiB}}\n{DEMO}", "f", {})
-    assert compiled.limits(config, needs).headers == 20 * 1024
+    assert compiled.limits(config, protocol_limit).headers == 20 * 1024
 
 
 def test_the_default_configuration_is_the_demo() -> None:

@@ -142,16 +142,16 @@ routes: [{{model: "*", backend: b}}]
 
 @pytest.mark.parametrize("defaults", [False, True])
 def test_no_path_of_an_endpoint_is_shown(defaults: bool) -> None:
-    created = [parse(ENDPOINTS.format(each), "routes.yaml", {}) for each in ("token-1", "token-2")]
-    text = redacted_yaml(created[0], defaults=defaults)
+    configs = [parse(ENDPOINTS.format(each), "routes.yaml", {}) for each in ("token-1", "token-2")]
+    text = redacted_yaml(configs[0], defaults=defaults)
     assert "token-" not in text
     assert text.count("http://a:8000/(hidden)") == 2
     assert "name: big" in text
-    result = redacted_diff(*created)
-    assert "token-" not in result
-    assert "+  - url: https://c/(hidden, changed)" in result.replace("    ", "  ")
-    urls = created[0].backends["b"].endpoints
+    diff = redacted_diff(*configs)
+    assert "token-" not in diff
+    assert "+  - url: https://c/(hidden, changed)" in diff.replace("    ", "  ")
+    urls = configs[0].backends["b"].endpoints
     labels = ["http://a:8000/(hidden)", "http://a:8000/(hidden) 2", "big"]
     assert display_names(urls) == labels
-    assert [each.label for each in configured_endpoints(created[0].backends["b"])] == labels
-    assert [each["endpoints"] for each in plan(created[0], {})["backends"]] == [labels]
+    assert [each.label for each in configured_endpoints(configs[0].backends["b"])] == labels
+    assert [each["endpoints"] for each in plan(configs[0], {})["backends"]] == [labels]

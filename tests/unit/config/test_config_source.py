@@ -16,9 +16,9 @@ NO_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slo
 
 
 def data(text: str, **environ: str) -> Any:
-    read = source.parse(text, "f", environ)
-    assert not read.mistakes
-    return read.data
+    parsed = source.parse(text, "f", environ)
+    assert not parsed.mistakes
+    return parsed.data
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_keys_are_not_replaced() -> None:
 
 
 def test_every_path_has_its_line() -> None:
-    read = source.parse("a:\n  b:\n    - 1\n    - c: 2\n      d:\n        3\n", "f", {})
-    assert read.lines == {
+    parsed = source.parse("a:\n  b:\n    - 1\n    - c: 2\n      d:\n        3\n", "f", {})
+    assert parsed.lines == {
         (): 1,
         ("a",): 1,
         ("a", "b"): 2,
@@ -89,8 +89,8 @@ def test_every_path_has_its_line() -> None:
         ("a", "b", 1, "c"): 4,
         ("a", "b", 1, "d"): 5,
     }
-    assert read.line(("a", "b", 7, "x")) == 2
-    assert read.line(("nowhere",)) == 1
+    assert parsed.line(("a", "b", 7, "x")) == 2
+    assert parsed.line(("nowhere",)) == 1
 
 
 def test_merge_keys_do_not_replace_existing_keys() -> None:
@@ -113,8 +113,8 @@ def test_aliases_within_aliases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(source, "_MAX_NODES", 1000)
     text = "a0: &a0 [1, 1, 1, 1]\n"
     text += "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 9))
-    read = source.parse(text, "f", {})
-    assert "nested aliases" in read.mistakes[0].message
+    parsed = source.parse(text, "f", {})
+    assert "nested aliases" in parsed.mistakes[0].message
 
 
 def test_text_that_is_not_yaml_is_rejected() -> None:

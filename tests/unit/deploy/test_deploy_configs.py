@@ -53,7 +53,7 @@ def test_the_environment_sets_the_addresses_of_listeners(name: str) -> None:
 
 
 def max_memory(config: Config) -> int:
-    """Return the maximum memory of requests in flight in bytes: three times their tensors."""
+    """Return the maximum memory of all processes and of requests in flight, in bytes."""
     processes = config.workers * (1 + config.helpers) + (config.workers > 1)
     in_flight = compiled.limits(config).in_flight_bytes * config.workers
     return 3 * in_flight + processes * WORKER_BYTES
@@ -185,7 +185,7 @@ def test_the_network_policy_admits_clients_and_prometheus() -> None:
         ports = [{each["port"] for each in rule["ports"]} for rule in spec["ingress"]]
         assert ports == [{"http", "grpc"}, {"admin"}]
         (monitoring,) = spec["ingress"][1]["from"]
-        assert "podSelector" not in monitoring  # from other namespaces
+        assert "podSelector" not in monitoring  # any pod of the selected namespaces
 
 
 def test_the_network_policy_permits_connections_to_backends() -> None:
@@ -213,7 +213,7 @@ def test_the_sidecars_server_is_the_gateways_backend() -> None:
 def test_the_sidecar_reloads_a_config_map_with_a_fixed_name() -> None:
     assert manifest("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
     assert config_of("sidecar").reload.watch
-    # followed by a hash of its contents
+    # The name is followed by a hash of the contents.
     assert manifest("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")
 
 
@@ -241,7 +241,7 @@ def test_the_fleet_resolves_servers_and_is_resolvable() -> None:
     (backend,) = config_of("fleet").backends.values()
     (endpoint,) = compiled.endpoints(backend)
     headless = services[endpoint.host]
-    assert headless["clusterIP"] == "None"  # a name with one address per pod
+    assert headless["clusterIP"] == "None"  # its name resolves to one address per pod
     assert endpoint.port in {each["port"] for each in headless["ports"]}
     allowed = manifest("fleet", "NetworkPolicy")["spec"]["egress"][-1]["to"][0]["podSelector"]
     assert allowed["matchLabels"] == headless["selector"]
@@ -278,7 +278,7 @@ def test_the_image_copies_only_included_files() -> None:
     copies = [copy.split()[:-1] for copy in instructions("COPY") if "--from=" not in copy]
     copied = {source for sources in copies for source in sources}
     ignored = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert "*" in ignored  # all files but those on lines with !
+    assert "*" in ignored  # ignores all files except those on lines with '!'
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
     assert all((PROJECT / each).exists() for each in copied)
 

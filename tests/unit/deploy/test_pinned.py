@@ -1,4 +1,4 @@
-"""The image's pinned packages satisfy pyproject.toml, and all version numbers agree."""
+"""Pinned packages, versions, the image's labels and base, and the project's files agree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PIN = re.compile(
 def pinned_versions() -> dict[str, str]:
     text = (PROJECT / "deploy" / "docker" / "requirements.txt").read_text(encoding="utf-8")
     versions = {canonicalize_name(name): version for name, version, _ in PIN.findall(text)}
-    assert len(versions) == text.count("==")  # each with its hashes
+    assert len(versions) == text.count("==")  # every version has hashes
     return versions
 
 
@@ -71,7 +71,7 @@ def test_the_package_and_the_image_name_the_same_project() -> None:
     assert schema["$id"].startswith("https://")
 
 
-def test_project_files_are_valid() -> None:
+def test_dependabot_issue_forms_and_pre_commit_hooks_are_valid() -> None:
     folder = PROJECT / ".github"
     updates = yaml.safe_load((folder / "dependabot.yml").read_text(encoding="utf-8"))["updates"]
     assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip"}

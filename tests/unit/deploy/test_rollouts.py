@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 
 # The fields that the manifests use, from the types of Argo Rollouts 1.8
 # (pkg/apis/rollouts/v1alpha1) and the CRDs of Flagger 1.41 (artifacts/flagger/crd.yaml). Kubernetes
-# drops unknown fields silently. A type stands for a value, a list of one for the items of a list.
+# drops unknown fields silently. A type stands for a value, and a list for a list of such items.
 TEMPLATES = [{"templateName": str}]
 ANALYSIS_ARGUMENT = {"name": str, "value": str, "valueFrom": {"podTemplateHashValue": str}}
 FIELDS: dict[str, Any] = {
@@ -198,8 +198,8 @@ def test_kustomize_renders_the_manifests(tool: str) -> None:
     rendered = {
         (each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(result.stdout)
     }
-    own = {(each["kind"], each["metadata"]["name"]) for each in manifests(tool)}
-    assert own <= rendered.keys()
+    expected = {(each["kind"], each["metadata"]["name"]) for each in manifests(tool)}
+    assert expected <= rendered.keys()
     if tool == "argo":
         autoscaler = rendered["HorizontalPodAutoscaler", "infergate"]["spec"]
         assert autoscaler["scaleTargetRef"]["kind"] == "Rollout"

@@ -1,4 +1,4 @@
-"""The matrix's findings about changed requests, responses and errors."""
+"""The matrix's findings about changed requests, responses and errors, and their summary."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_outputs_must_have_the_requested_order() -> None:
         (ONE, "wrong"),
     ],
 )
-def test_classes_are_checked(output: Tensor, expected: str) -> None:
+def test_changes_of_classes_are_noted(output: Tensor, expected: str) -> None:
     request = replace(PLAIN, outputs=(RequestedOutput("A", {"classification": 1}),))
     original = replace(RESPONSE, outputs=(texts("A", b"1.000000:2:x"),))
     received = replace(original, outputs=(output,))

@@ -72,24 +72,24 @@ def test_a_counter_was_created_when_the_first_process_created_it() -> None:
 
 def test_counters_but_not_gauges_of_exited_processes_are_kept() -> None:
     exited = process(requests=2, depth=9), process(requests=3, depth=9)
-    past = aggregate(*exited, has_exited=True)
-    lines = text(aggregate(process(requests=1, depth=1), past.collect()))
+    exited_metrics = aggregate(*exited, has_exited=True)
+    lines = text(aggregate(process(requests=1, depth=1), exited_metrics.collect()))
     assert 'done_total{way="in"} 6.0' in lines
     assert "took_seconds_count 6.0" in lines
     assert "depth 1.0" in lines
 
 
 def test_metrics_that_must_not_be_added_are_exported_once() -> None:
-    one, other = Metrics(), Metrics()
-    one.loaded_at.set(100)
-    one.config.info({"sha256": "a", "number": "2"})
-    one.last_reload_succeeded.set(0)
-    other.config.info({"sha256": "", "number": "1"})
-    other.last_reload_succeeded.set(1)
-    for metrics, generations in ((one, 1), (other, 3)):
+    first, second = Metrics(), Metrics()
+    first.loaded_at.set(100)
+    first.config.info({"sha256": "a", "number": "2"})
+    first.last_reload_succeeded.set(0)
+    second.config.info({"sha256": "", "number": "1"})
+    second.last_reload_succeeded.set(1)
+    for metrics, generations in ((first, 1), (second, 3)):
         metrics.generations.set(generations)
         metrics.record(RequestRecord(), 0.1)
-    lines = text(aggregate(one.registry.collect(), other.registry.collect()))
+    lines = text(aggregate(first.registry.collect(), second.registry.collect()))
     assert [line for line in lines if line.startswith("infergate_config_info")] == [
         'infergate_config_info{number="2",sha256="a"} 1.0'
     ]
@@ -113,14 +113,14 @@ def test_the_earliest_certificate_expiry_is_exported() -> None:
 def test_the_latest_exemplar_is_exported() -> None:
     aggregated = AggregatedMetrics()
     for at, trace in ((5.0, "a"), (9.0, "b"), (7.0, "c")):
-        result = HistogramValue((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
-        rows = (each for each in [((), result)])
+        histogram = HistogramValue((1, 0), 0.1, {0: Exemplar({"trace_id": trace}, 0.1, at)})
+        rows = (each for each in [((), histogram)])
         family = MetricFamily("histogram", "took_seconds", "Took.", (), rows, bounds=(1.0,))
         for piece in in_batches([family]):
             aggregated.add(pickle.loads(pickle.dumps(piece)))
     lines = openmetrics(aggregated).decode().splitlines()
-    (result,) = [line for line in lines if 'le="1.0"' in line]
-    assert result == 'took_seconds_bucket{le="1.0"} 3.0 # {trace_id="b"} 0.1 9.0'
+    (bucket,) = [line for line in lines if 'le="1.0"' in line]
+    assert bucket == 'took_seconds_bucket{le="1.0"} 3.0 # {trace_id="b"} 0.1 9.0'
 
 
 def test_metrics_of_removed_names_are_dropped() -> None:
@@ -129,6 +129,6 @@ def test_metrics_of_removed_names_are_dropped() -> None:
         metrics.record(make_record(route=f"{backend}*", backend=backend), 0.1)
     aggregated = aggregate(metrics.registry.collect(), has_exited=True)
     aggregated.keep(MetricNames({"", "new*"}, {"", "new"}))
-    result = "\n".join(text(aggregated))
-    assert '"old' not in result
-    assert 'backend="new"' in result
+    exported = "\n".join(text(aggregated))
+    assert '"old' not in exported
+    assert 'backend="new"' in exported

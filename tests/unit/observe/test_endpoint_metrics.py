@@ -35,7 +35,7 @@ def test_each_counter_is_a_metric() -> None:
         'checks_total{*,outcome="failed"} 9.0',
         "lookup_failures_total{*} 10.0",
     ]
-    assert samples() == [], "without remote backends"
+    assert samples() == [], "there are no samples without remote backends"
 
 
 def test_the_state_of_a_watch_is_a_metric() -> None:

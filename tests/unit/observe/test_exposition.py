@@ -149,7 +149,7 @@ def test_an_unknown_version_falls_back_to_a_known_one(kind: str, version: str) -
 
 
 @pytest.mark.parametrize("accept", ACCEPT_HEADERS)
-def test_metrics_sent_in_pieces_by_another_process_are_equal(accept: str) -> None:
+def test_metrics_received_in_pieces_are_written_as_the_library_does(accept: str) -> None:
     registry = CollectorRegistry()
     Counter("done", "Done.", ["way"], registry=registry).labels("in").inc()
     Info("build", "Version.", registry=registry).info({"version": "1"})
@@ -181,7 +181,7 @@ class LoopCounter:
 
 
 async def scrape(metrics: Metrics, method: str = "GET") -> tuple[list[bytes], list[int]]:
-    """Return the pieces of a scrape, and the number of loop iterations before each."""
+    """Return a scrape's pieces, and the loop iterations before its head and each streamed part."""
 
     async def ready() -> bool:
         return True
@@ -234,7 +234,7 @@ async def test_a_scrape_yields_more_often_with_more_routes() -> None:
     assert max(map(len, pieces)) < 70_000
 
 
-async def test_a_head_request_gets_the_length() -> None:
+async def test_a_head_request_generates_all_pieces_before_its_response() -> None:
     pieces, loop_runs = await scrape(metrics_with_routes(300), "HEAD")
     assert len(loop_runs) == 1, "the response has no body stream"
     assert len(pieces) > 2

@@ -18,8 +18,8 @@ from infergate.observe.log_sampler import LogSampler
 
 def test_the_first_lines_of_a_second_and_every_nth_after_are_logged() -> None:
     sampling = LogSampler(2, 3)
-    result = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
-    assert result == [0, 0, None, None, 2, None, None, 2, None, None]
+    left_out = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
+    assert left_out == [0, 0, None, None, 2, None, None, 2, None, None]
     assert sampling.count_left_out("r", "ok", 8.0) == 2, "the lines of the previous second"
     assert sampling.count_left_out("r", "ok", 8.1) == 0
 
@@ -40,8 +40,8 @@ def test_every_request_is_logged_or_counted_by_the_next_line(
 ) -> None:
     sampling, now = LogSampler(first, every), 0.0
     uncounted = {"a": 0, "b": 0}
-    for route, later in requests:
-        now += later
+    for route, interval in requests:
+        now += interval
         left_out = sampling.count_left_out(route, "ok", now)
         uncounted[route] += 1 if left_out is None else -left_out
     for route, count in uncounted.items():
@@ -58,10 +58,10 @@ def test_a_line_has_the_number_of_requests_left_out_before_it() -> None:
     assert [line.get("left_out") for line in lines] == [None, 2]
 
 
-def record(message: str, at: float, logger: str = "infergate") -> logging.LogRecord:
-    result = logging.LogRecord(logger, logging.WARNING, "f", 1, message, (at,), None)
-    result.created = at
-    return result
+def record(message: str, created: float, logger: str = "infergate") -> logging.LogRecord:
+    entry = logging.LogRecord(logger, logging.WARNING, "f", 1, message, (created,), None)
+    entry.created = created
+    return entry
 
 
 def test_repeated_lines_within_a_second_are_sampled() -> None:
@@ -69,10 +69,10 @@ def test_repeated_lines_within_a_second_are_sampled() -> None:
     logged = [rate_limit.filter(record("failed: %s", 1.0)) for _ in range(5)]
     assert logged == [True] * 2 + [False] * 3
     assert rate_limit.filter(record("something else: %s", 1.5))
-    for at, suffix in ((2.0, " (3 similar lines left out before)"), (3.0, "")):
-        later = record("failed: %s", at)
-        assert rate_limit.filter(later)
-        assert later.getMessage() == f"failed: {at}{suffix}"
+    for created, suffix in ((2.0, " (3 similar lines left out before)"), (3.0, "")):
+        entry = record("failed: %s", created)
+        assert rate_limit.filter(entry)
+        assert entry.getMessage() == f"failed: {created}{suffix}"
 
 
 def test_audit_lines_are_never_left_out() -> None:

@@ -1,4 +1,4 @@
-"""docs/logs.md lists the events and outcomes of the log, and no others."""
+"""docs/logs.md lists the events, outcomes and fields of the log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
                     }
                     logged = [getattr(log_events, n, None) for n in names if n.isupper()]
                     events = [each["event"] for each in logged if each is not None]
-                    if not events and names == {"fields"}:  # built before the call
+                    if not events and names == {"fields"}:  # the fields are built before the call
                         events = ["audit"]
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", LEVELS[level], events
 
@@ -80,7 +80,7 @@ def test_the_page_lists_the_outcomes() -> None:
 
 
 def test_the_page_lists_the_fields() -> None:
-    named = {each for row in rows("Requests") for each in re.findall(r"`(\w+)`", row[0])}
+    documented = {each for row in rows("Requests") for each in re.findall(r"`(\w+)`", row[0])}
     source = (ROOT / "observe" / "access_log.py").read_text(encoding="utf-8")
-    assert {"request_id", "outcome", "advice", "left_out"} <= named
-    assert [name for name in sorted(named) if f'"{name}"' not in source] == []
+    assert {"request_id", "outcome", "advice", "left_out"} <= documented
+    assert [name for name in sorted(documented) if f'"{name}"' not in source] == []

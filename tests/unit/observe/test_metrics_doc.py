@@ -18,7 +18,7 @@ from infergate.runtime.workers.supervisor import Supervisor
 
 DOCS = Path(__file__).parents[3] / "docs"
 ROW = re.compile(r"^\| `((?:infergate|process)_\w+)` \| (\w+)(?:, (\w+))? \| ([\w, ]*?) ?\| ")
-NAMED = re.compile(r"`(infergate_\w+?)(?:_bucket|_sum|_count)?[`{\[ ]")
+METRIC_NAME = re.compile(r"`(infergate_\w+?)(?:_bucket|_sum|_count)?[`{\[ ]")
 _ENDS = {"counter": "_total", "info": "_info"}
 
 
@@ -28,9 +28,9 @@ class MetricDescription(NamedTuple):
     labels: frozenset[str]
 
 
-def documented() -> dict[str, MetricDescription]:
+def documented_metrics() -> dict[str, MetricDescription]:
     lines = (DOCS / "metrics.md").read_text(encoding="utf-8").splitlines()
-    rows = [found for line in lines if (found := ROW.match(line))]
+    rows = [match for line in lines if (match := ROW.match(line))]
     fields = {
         name: MetricDescription(kind, unit or "", frozenset(filter(None, labels.split(", "))))
         for name, kind, unit, labels in (row.groups() for row in rows)
@@ -54,7 +54,7 @@ def unit_of(family: Metric) -> str:
     return end if family.name.startswith("process_") and end in {"seconds", "bytes"} else ""
 
 
-def exported(metrics: Metrics) -> dict[str, MetricDescription]:
+def exported_metrics(metrics: Metrics) -> dict[str, MetricDescription]:
     collectors = metrics.registry._collector_to_names
     return {
         family.name + _ENDS.get(family.type, ""): MetricDescription(
@@ -65,32 +65,32 @@ def exported(metrics: Metrics) -> dict[str, MetricDescription]:
     }
 
 
-async def all_exported() -> dict[str, MetricDescription]:
+async def all_exported_metrics() -> dict[str, MetricDescription]:
     """Return the metrics of a supervisor, which include those of one process."""
     supervisor = Supervisor(Config.default().model_copy(update={"workers": 2}), ConfigHistory())
     try:
-        return exported(supervisor._metrics)
+        return exported_metrics(supervisor._metrics)
     finally:
         await supervisor.stop(0)
 
 
 async def test_the_page_lists_the_exported_metrics() -> None:
-    listed, metrics = documented(), await all_exported()
+    listed, metrics = documented_metrics(), await all_exported_metrics()
     assert sorted(listed) == sorted(metrics)
     assert listed == metrics
 
 
 async def test_other_pages_name_existing_metrics() -> None:
     fixtures = {name for name in vars(pytest_plugin) if name.startswith("infergate_")}
-    existing = {*await all_exported(), *fixtures}
+    existing = {*await all_exported_metrics(), *fixtures}
     pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks"]
-    named = {
+    mentioned = {
         (page.name, name)
         for page in pages
-        for name in NAMED.findall(page.read_text(encoding="utf-8"))
+        for name in METRIC_NAME.findall(page.read_text(encoding="utf-8"))
     }
-    assert len(named) > 40
-    assert [each for each in sorted(named) if each[1] not in existing] == []
+    assert len(mentioned) > 40
+    assert [each for each in sorted(mentioned) if each[1] not in existing] == []
 
 
 def test_the_page_lists_the_buckets() -> None:

@@ -44,7 +44,7 @@ def json_line(context: RequestContext, now: float = 0.0) -> Any:
     return json.loads(line_of("json", context, now))
 
 
-def logged(log_format: str, *requests: RequestContext) -> list[str]:
+def logged_lines(log_format: str, *requests: RequestContext) -> list[str]:
     """Return the lines that a log writes for ``requests``."""
     out = io.BytesIO()
     log = AccessLog(FORMATS[log_format], on_dropped, out)
@@ -117,7 +117,7 @@ def test_removed_names_are_no_longer_reported() -> None:
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_each_request_is_logged_as_a_line(log_format: str) -> None:
     late = finished_request(outcome="timeout", error="too slow", detail="10.0.0.7")
-    _, line = logged(log_format, finished_request(), late)
+    _, line = logged_lines(log_format, finished_request(), late)
     assert "timeout" in line
     assert "too slow" in line
 
@@ -173,7 +173,7 @@ def test_an_idle_log_uses_no_cpu() -> None:
     def wake_ups() -> str:
         return next(line for line in task.read_text().splitlines() if line.startswith("voluntary"))
 
-    for _ in range(20):  # until the line is written, however slow the machine is
+    for _ in range(20):  # the line is written within 20 s
         before = wake_ups()
         time.sleep(1)
         if wake_ups() == before:
@@ -232,8 +232,8 @@ def test_any_request_id_and_peer_are_readable(request_id: str, peer: str) -> Non
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_lone_surrogates_are_escaped(log_format: str) -> None:
-    odd = finished_request(error="\ud800 of a backend", model="\udcff")
-    line, _ = logged(log_format, odd, finished_request(error="another"))
+    request = finished_request(error="\ud800 of a backend", model="\udcff")
+    line, _ = logged_lines(log_format, request, finished_request(error="another"))
     assert r"\ud800 of a backend" in line
     assert r"\udcff" in line
 
@@ -260,13 +260,13 @@ TEXT = (
 
 
 def test_a_line_describes_its_own_request_only() -> None:
-    begin = "2001-09-09T01:46:39.999+00:00 event=request "
+    prefix = "2001-09-09T01:46:39.999+00:00 event=request "
     for model in ("resnet", '"bert x"', "resnet"):
         for outcome in ("ok", "timeout"):
             call = finished_request(request_id="a b", model=model.strip('"'), outcome=outcome)
             text = line_of("text", call, 999999999.9996)
             advice = "" if outcome == "ok" else f' advice="{ADVICE[outcome]}"'
-            assert text.decode() == f"{begin}{TEXT.format(model, outcome)}{advice}\n"
+            assert text.decode() == f"{prefix}{TEXT.format(model, outcome)}{advice}\n"
             line = json_line(call, 999999999.9996)
             assert (line["model"], line["outcome"]) == (call.record.model, outcome)
             assert line.get("advice") == ADVICE.get(outcome)

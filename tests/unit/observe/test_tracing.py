@@ -1,4 +1,4 @@
-"""Traces of requests through two gateways in this process, one in front of the other."""
+"""Traces of requests through gateways in this process, and tracing options of the environment."""
 
 from __future__ import annotations
 
@@ -423,9 +423,9 @@ async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> No
     before = context.headers
     tracer.start_request(context)
     assert context.headers is before, "the span has already started"
-    for raised in (ZeroDivisionError("secret"), asyncio.CancelledError()):
-        with pytest.raises(type(raised)), tracer.start_step("parse"):
-            raise raised
+    for error in (ZeroDivisionError("secret"), asyncio.CancelledError()):
+        with pytest.raises(type(error)), tracer.start_step("parse"):
+            raise error
     context.record.record_error(GatewayError(Kind.INTERNAL, "internal error"))
     tracer.end_request(context)
     tracer.end_request(RequestContext("test"))

@@ -39,8 +39,8 @@ def load_config(folder: Path, text: str) -> Config:
 
 
 def request_with(**headers: str) -> RequestContext:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return RequestContext("peer", headers=named)
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return RequestContext("peer", headers=fields)
 
 
 async def identity_of(
@@ -195,9 +195,9 @@ async def test_admin_actions_need_a_key_and_reading_does_not(
     wire = HttpRequest("POST", "/reload\nforged")
     credentials: list[dict[str, Any]] = [{}, {"x_api_key": "x"}, {"authorization": "Basic x"}]
     for headers in credentials:
-        reply = await app.respond(wire, request_with(**headers))
-        assert reply.status == 401
-        assert reply.headers["www-authenticate"].startswith("Bearer ")
+        response = await app.respond(wire, request_with(**headers))
+        assert response.status == 401
+        assert response.headers["www-authenticate"].startswith("Bearer ")
     assert (await app.respond(wire, request_with(authorization=f"Bearer {SECRET}"))).status == 200
     assert page.requests == ["GET ", "POST key:ops"]
     messages = [record.getMessage() for record in caplog.records]

@@ -26,8 +26,8 @@ async def response_for(
     app: AdminApp, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
     context = RequestContext("test")
-    reply = await app.respond(HttpRequest(method, path, headers=headers or {}), context)
-    return reply.status, bytes(join_parts(reply.body))
+    response = await app.respond(HttpRequest(method, path, headers=headers or {}), context)
+    return response.status, bytes(join_parts(response.body))
 
 
 async def test_metrics_are_prometheus_text() -> None:
@@ -38,16 +38,17 @@ async def test_metrics_are_prometheus_text() -> None:
 
 async def test_openmetrics_is_negotiated() -> None:
     accept = {"accept": "application/openmetrics-text;version=1.0.0,*/*"}
-    wire = HttpRequest("GET", "/metrics", headers=accept)
-    reply = await admin().respond(wire, RequestContext("test"))
-    assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
-    body = bytes(join_parts(reply.body))
+    request = HttpRequest("GET", "/metrics", headers=accept)
+    response = await admin().respond(request, RequestContext("test"))
+    content_type = response.headers["content-type"]
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    body = bytes(join_parts(response.body))
     assert body.endswith(b"# EOF\n")
     assert b"# UNIT infergate_request_seconds seconds" in body
 
 
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
-async def test_readiness_and_liveness(ready: bool, status: int) -> None:
+async def test_liveness_does_not_depend_on_readiness(ready: bool, status: int) -> None:
     assert (await response_for(admin(ready=ready), "/readyz"))[0] == status
     assert (await response_for(admin(ready=ready), "/healthz"))[0] == 200
 
@@ -78,10 +79,10 @@ def test_transport_rejections_are_plain_text_and_counted(kind: Kind, status: int
     context = RequestContext("test")
     for limit in ("", "body"):
         error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
-        reply = app.refuse(error, HttpRequest("", ""), context)
-        assert reply.status == status
-        assert reply.headers["retry-after"] == "1"
-        assert b"too much" in bytes(join_parts(reply.body))
+        response = app.refuse(error, HttpRequest("", ""), context)
+        assert response.status == status
+        assert response.headers["retry-after"] == "1"
+        assert b"too much" in bytes(join_parts(response.body))
     assert exceeded == ["body"]
 
 
@@ -106,9 +107,9 @@ async def test_a_requested_reload_is_audited(caplog: pytest.LogCaptureFixture) -
             admin(history=reloader.history, allows_reload=True), "/reload", "POST"
         )
     assert (status, reloader.triggers) == (200, ["POST /reload"])
-    page = json.loads(body)
-    assert (page["number"], page["sha256"]) == (2, "abc")
-    assert page["last_reload"] == {
+    document = json.loads(body)
+    assert (document["number"], document["sha256"]) == (2, "abc")
+    assert document["last_reload"] == {
         "when": "1970-01-01T00:00:01.000+00:00",
         "why": "POST /reload",
         "ok": True,
@@ -171,10 +172,10 @@ async def test_the_configuration_is_not_shown_to_public_hosts(
     assert (b"listeners.admin.hosts" in body) == (status == 403)
 
 
-@pytest.mark.parametrize("page", [{"accept": "text/html"}, {}])
-async def test_the_console_is_not_shown_to_public_hosts(page: dict[str, str]) -> None:
+@pytest.mark.parametrize("headers", [{"accept": "text/html"}, {}])
+async def test_the_console_is_not_shown_to_public_hosts(headers: dict[str, str]) -> None:
     app = admin(apps={"/console": _no_console})
-    assert (await response_for(app, "/", headers={"host": "evil.example", **page}))[0] == 403
+    assert (await response_for(app, "/", headers={"host": "evil.example", **headers}))[0] == 403
 
 
 def _no_console() -> SubtreeApp:

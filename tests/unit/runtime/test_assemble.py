@@ -21,7 +21,7 @@ from running_gateways import FREE, quiet_config, serving
 from waiting import until
 
 
-async def test_a_builtin_backends_timeout() -> None:
+async def test_the_timeout_of_a_builtin_backend_applies() -> None:
     config = quiet_config(backends={"demo": {"protocol": "builtin", "timeout": "50ms"}})
     gateway = assemble(config).gateway
     inputs = (
@@ -38,11 +38,11 @@ async def test_a_builtin_backends_timeout() -> None:
 
 
 @pytest.mark.parametrize(("readiness", "ready"), [("strict", False), ("lenient", True)])
-async def test_readiness_with_an_unreachable_backend(readiness: str, ready: bool) -> None:
-    away = {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}
+async def test_strict_readiness_requires_every_backend(readiness: str, ready: bool) -> None:
+    unreachable = {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}
     config = quiet_config(
-        backends={"demo": {"protocol": "builtin"}, "away": away},
-        routes=({"model": "a", "backend": "away"}, {"model": "*", "backend": "demo"}),
+        backends={"demo": {"protocol": "builtin"}, "unreachable": unreachable},
+        routes=({"model": "a", "backend": "unreachable"}, {"model": "*", "backend": "demo"}),
         readiness=readiness,
     )
     assert await assemble(config).gateway.readiness.is_ready() is ready

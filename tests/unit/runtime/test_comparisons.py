@@ -1,4 +1,4 @@
-"""The path /comparisons of the admin listener."""
+"""The path /comparisons of the admin listener, and comparisons across reloads."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ async def send(
     app: AdminApp, method: str = "GET", path: str = PATH, query: str = "", **headers: str
 ) -> tuple[HttpResponse, bytes]:
     wire = HttpRequest(method, path, query, headers)
-    reply = await app.respond(wire, RequestContext("test"))
-    return reply, bytes(join_parts(reply.body))
+    response = await app.respond(wire, RequestContext("test"))
+    return response, bytes(join_parts(response.body))
 
 
 async def test_the_report_is_returned_as_json_or_html() -> None:
@@ -74,8 +74,8 @@ async def test_the_report_is_returned_as_json_or_html() -> None:
     assert report["headline"].startswith("0 % of 3 responses equal within tolerance")
     counts = [(model["route"], model["compared"]) for model in report["models"]]
     assert counts == [("a", 2), ("b", 1)]
-    reply, body = await send(app, query="format=html")
-    assert reply.headers["content-security-policy"].startswith("default-src 'none'")
+    response, body = await send(app, query="format=html")
+    assert response.headers["content-security-policy"].startswith("default-src 'none'")
     assert body.startswith(b"<!doctype html>")
     assert b"0 % of 3 responses" in body
     assert (await send(app, query="format=pdf"))[0].status == 400
@@ -86,8 +86,8 @@ async def test_the_merged_summaries_are_returned_as_json() -> None:
     source.summary.add("b", "other model", Comparison("ok", "ok"))
     expected = summary_of("a", "b", "a")
     expected.add("b", "other model", Comparison("ok", "ok"))
-    reply, body = await send(admin(source))
-    assert reply.status == 200
+    response, body = await send(admin(source))
+    assert response.status == 200
     assert Summary.from_json(json.loads(body)) == expected
     paths = json.loads((await send(admin(source), path="/"))[1])["paths"]
     assert PATH in paths
@@ -104,12 +104,12 @@ async def test_the_merged_summaries_are_returned_as_json() -> None:
         (False, "GET", {"host": "ops.example"}, 200),
     ],
 )
-async def test_forbidden_requests_change_nothing(
+async def test_methods_hosts_and_origins_are_checked(
     actions: bool, method: str, headers: dict[str, str], status: int
 ) -> None:
     source = Source("a")
-    reply, _ = await send(admin(source, actions=actions), method, **headers)
-    assert reply.status == status
+    response, _ = await send(admin(source, actions=actions), method, **headers)
+    assert response.status == status
     assert source.summary.routes
 
 
@@ -163,14 +163,14 @@ def compared_config(percent: float, atol: float = 1.0) -> Config:
 async def count_after_inference(running: RunningGateway) -> int:
     """Run an inference, wait until it is compared, and return the number of comparisons."""
     gateway = running.gateway
-    before = _number(gateway)
+    before = _comparison_count(gateway)
     tensor = tensor_from_array("INPUT0", Datatype.FP32, np.ones(4))
     await gateway.perform(InferRequest("identity", inputs=(tensor,)), RequestContext("test"))
-    await until(lambda: _number(gateway) != before)
-    return _number(gateway)
+    await until(lambda: _comparison_count(gateway) != before)
+    return _comparison_count(gateway)
 
 
-def _number(gateway: RoutingGateway) -> int:
+def _comparison_count(gateway: RoutingGateway) -> int:
     return sum(
         each.compared
         for summary in gateway.comparisons()
@@ -185,8 +185,8 @@ async def test_a_reload_keeps_the_summary_unless_the_rules_change() -> None:
         await running.reload(compared_config(100))
         assert await count_after_inference(running) == 2
         await running.reload(compared_config(0))
-        assert _number(running.gateway) == 2
+        assert _comparison_count(running.gateway) == 2
         assert not running.gateway.traffic_splits
         await running.reload(compared_config(100, atol=2.0))
-        assert _number(running.gateway) == 0
+        assert _comparison_count(running.gateway) == 0
         assert await count_after_inference(running) == 1

@@ -22,7 +22,7 @@ log: {access: false}
 """
 
 
-def text(pair: Pair | None, connections: int, port: int) -> str:
+def config_text(pair: Pair | None, connections: int, port: int) -> str:
     tls = f"{{certificate: {pair.certificate}, key: {pair.key}}}" if pair else "null"
     return (
         f'listeners: {{grpc: null, admin: null, http: {{address: "127.0.0.1:{port}", tls: {tls}}}}}'
@@ -46,24 +46,24 @@ async def is_accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 async def test_certificates_and_connection_limits_are_reloaded(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
-    one, two = authority.server(), authority.server()
+    first, second = authority.server(), authority.server()
     file = str(tmp_path / "routes.yaml")
-    async with serving(parse(text(one, 10, 0), file, {})) as running:
+    async with serving(parse(config_text(first, 10, 0), file, {})) as running:
         before, *streams = await connect(running, authority)
-        await running.reload(parse(text(two, 1, 0), file, {}))
+        await running.reload(parse(config_text(second, 1, 0), file, {}))
         assert await is_accepted(*streams), "open connections are kept"
         with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
-            await connect(running, authority)  # over the new limit
+            await connect(running, authority)  # the new limit is reached
         streams[1].close()
         await until(lambda: not next(iter(running.gates)).connections)
         after, *renewed = await connect(running, authority)
         assert after != before
         assert await is_accepted(*renewed)
         with pytest.raises(ConfigRejectedError, match="changing TLS on"):
-            await running.reload(parse(text(None, 1, 0), file, {}))
+            await running.reload(parse(config_text(None, 1, 0), file, {}))
         assert await is_accepted(*renewed)
-        config = parse(text(one, 1, 0), file, {})
-        one.key.unlink()  # after the configuration was parsed, and before it is applied
+        config = parse(config_text(first, 1, 0), file, {})
+        first.key.unlink()  # after the configuration was parsed, and before it is applied
         with pytest.raises(ConfigRejectedError, match="cannot be read"):
             await running.reload(config)
         assert await is_accepted(*renewed)

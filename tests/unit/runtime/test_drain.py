@@ -116,12 +116,12 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
     http = [Connection(addresses["http"]) for _ in range(3)]
     raw = Connection(addresses["graphpipe[0]"])
     async with asyncio.timeout(30), grpc.aio.insecure_channel(addresses["grpc"]) as channel:
-        over_http = ("v2-rest", "trtis-http", "graphpipe")
+        http_protocols = ("v2-rest", "trtis-http", "graphpipe")
         requests: dict[str, Any] = {
             protocol: each.send_request(
                 build_wire_request(protocol, "identity", PREFIXES.get(protocol, ""))
             )
-            for protocol, each in zip(over_http, http, strict=True)
+            for protocol, each in zip(http_protocols, http, strict=True)
         }
         requests["frames"] = raw.frame(build_wire_request("graphpipe"))
         for protocol in ("v2-grpc", "trtis-grpc"):

@@ -27,13 +27,13 @@ class CancellingContext(ssl.SSLContext):
     connecting: list[asyncio.Task[Any]]
     handshakes = 0
 
-    def wrap_bio(self, *args: Any, **more: Any) -> ssl.SSLObject:
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         self.handshakes += 1
         if self.handshakes == CLIENTS:
             time.sleep(0.2)  # block the loop until the server has responded
             for each in self.connecting:
                 each.cancel()
-        return super().wrap_bio(*args, **more)
+        return super().wrap_bio(*args, **options)
 
 
 async def cancel_connections(
@@ -89,14 +89,14 @@ def test_cancelled_tls_handshakes_log_no_error(
     try:
         while not port:
             time.sleep(0.01)
-        received: list[dict[str, Any]] = []
+        contexts: list[dict[str, Any]] = []
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(cancel_connections(authority, port[0], received))
+            runner.run(cancel_connections(authority, port[0], contexts))
     finally:
         finished.set()
         serving.join()
     # Newer versions of uvloop may not report these errors.
-    assert not [each for each in received if "SSL" not in each["message"]]
+    assert not [each for each in contexts if "SSL" not in each["message"]]
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 

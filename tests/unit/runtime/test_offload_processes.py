@@ -134,13 +134,13 @@ async def test_long_arguments_and_results_are_transferred(pool: HelperPool) -> N
     assert await pool.run(None, bytes, memoryview(long)[1:-1]) == long[1:-1]
 
 
-async def test_several_long_results_are_transferred(pool: HelperPool) -> None:
+async def test_a_result_with_several_long_buffers_is_transferred(pool: HelperPool) -> None:
     assert await pool.run(None, eval, "[bytes(700_001)] * 2 + [b'']") == [bytes(700_001)] * 2 + [
         b""
     ]
 
 
-async def test_a_result_is_not_overwritten_by_later_ones(pool: HelperPool) -> None:
+async def test_later_results_do_not_overwrite_a_result(pool: HelperPool) -> None:
     long = os.urandom(MIB)
     first = await pool.run(None, bytes, long)
     for _ in range(5):
@@ -233,7 +233,7 @@ async def test_the_deadline_applies_to_waiting_and_running_jobs(pool: HelperPool
 async def test_a_process_starts_although_its_callers_deadline_passed(pool: HelperPool) -> None:
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
-    assert process(pool) is None  # still starting
+    assert process(pool) is None  # the process is still starting
     pid = await pool.run(None, os.getpid)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
@@ -259,7 +259,7 @@ async def test_a_failed_start_is_retried(pool: HelperPool, monkeypatch: pytest.M
     assert await pool.run(None, pow, 2, 4) == 16
 
 
-async def test_helpers_have_the_same_import_path(
+async def test_helpers_have_the_import_path_of_the_gateway(
     pool: HelperPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "struct.py").write_text("raise SystemExit('a file in the working directory')")
@@ -408,7 +408,7 @@ async def test_a_long_job_without_a_caller_is_killed(
 ) -> None:
     monkeypatch.setattr(HelperPool.__module__ + "._ABANDONED_JOB_SECONDS", 0.01)
     pid = await pool.run(None, os.getpid)
-    for seconds in (0.1, 1.0, 10.0):  # until the job has begun before its deadline
+    for seconds in (0.1, 1.0, 10.0):  # the job begins before one of the deadlines
         with pytest.raises(GatewayError, match="deadline"):
             await pool.run(time.monotonic() + seconds, time.sleep, 3600)
         other = await asyncio.wait_for(pool.run(None, os.getpid), 60)
@@ -441,10 +441,10 @@ async def test_helpers_parse_vectors_like_the_gateway_process(pool: HelperPool) 
         if not isinstance(vector.wire, HttpRequest):
             continue
         codec = PLUGIN.create(vector.options)
-        assert await _read(pool, codec, vector) == await _read(None, codec, vector), vector
+        assert await _parse(pool, codec, vector) == await _parse(None, codec, vector), vector
 
 
-async def _read(pool: HelperPool | None, codec: Any, vector: Vector) -> str:
+async def _parse(pool: HelperPool | None, codec: Any, vector: Vector) -> str:
     try:
         if pool is None:
             parsed = codec.parse_request(vector.wire, DEFAULT_LIMITS)
@@ -510,7 +510,7 @@ async def test_a_job_waits_for_memory_that_other_jobs_hold() -> None:
         assert await second == 3
         await first
         assert budget.available == 100
-        with pytest.raises(GatewayError, match="full"):  # without waiting
+        with pytest.raises(GatewayError, match="full"):  # the job does not wait
             await pool.run(None, len, "abc", memory=budget, size=101)
     finally:
         await pool.close()

@@ -67,7 +67,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def delivery_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.runtime.payload_log._FIRST_DELAY_SECONDS", 0.0)
     for module in ("recording.payload_log", "runtime.running"):  # closing drops no event
         monkeypatch.setattr(f"infergate.{module}._CLOSE_TIMEOUT_SECONDS", 60.0)
@@ -110,7 +110,7 @@ async def running(config: Config) -> AsyncIterator[Running]:
         yield Running(gateway, group)
 
 
-async def test_inferences_of_the_route_are_sent_errors_included(receiver: Receiver) -> None:
+async def test_inferences_and_errors_of_the_route_are_sent(receiver: Receiver) -> None:
     async with running(config_with(f"{receiver.url}/ns/broker")) as gateway:
         await gateway.infer()
         with pytest.raises(GatewayError):
@@ -203,11 +203,11 @@ async def test_sequences_are_sampled_as_a_whole(receiver: Receiver) -> None:
     def selects(request: InferRequest, number: int) -> bool:
         return observer.selects(request, RequestContext("test", request_id=str(number)))
 
-    chosen = [
+    selections = [
         {selects(request(sequence), number) for number in range(20)} for sequence in range(1, 100)
     ]
-    assert all(len(decisions) == 1 for decisions in chosen)
-    assert 25 < sum(True in decisions for decisions in chosen) < 75
+    assert all(len(decisions) == 1 for decisions in selections)
+    assert 25 < sum(True in decisions for decisions in selections) < 75
     assert 60 < sum(selects(REQUEST, number) for number in range(200)) < 140
 
 

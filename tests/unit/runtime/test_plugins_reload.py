@@ -36,7 +36,7 @@ def with_factor(factor: int, **changes: Any) -> Config:
     return config(model={"options": {"factor": factor}}, **changes)
 
 
-def parts(running: RunningGateway) -> tuple[Any, Any]:
+def hook_and_backend(running: RunningGateway) -> tuple[Any, Any]:
     active = running._active
     return active.plugins.hooks["guard"].runner.plugin, active.gateway.backends[0]
 
@@ -47,14 +47,14 @@ def fail(*_: object, **__: object) -> None:
 
 async def test_unchanged_plugins_are_kept_and_changed_ones_are_closed() -> None:
     async with serving(config()) as running:
-        hook, backend = parts(running)
+        hook, backend = hook_and_backend(running)
         await running.reload(config(readiness="lenient"))
-        assert parts(running) == (hook, backend)
+        assert hook_and_backend(running) == (hook, backend)
         await running.reload(with_factor(3))
-        assert parts(running)[0] is hook
-        assert parts(running)[1] is not backend
+        assert hook_and_backend(running)[0] is hook
+        assert hook_and_backend(running)[1] is not backend
         await running.reload(config(hook={"timeout": "2s"}))
-        assert parts(running)[0] is not hook
+        assert hook_and_backend(running)[0] is not hook
     assert backend._model.closed
 
 
@@ -70,7 +70,7 @@ async def test_a_plugin_is_created_outside_the_event_loop_during_a_reload(
         )
         prepare = running._prepare
 
-        def checked(new: Config, old: Any) -> Callable[[], None]:
+        def prepare_in_thread(new: Config, old: Any) -> Callable[[], None]:
             create = prepare(new, old)
 
             def create_in_thread() -> None:
@@ -79,7 +79,7 @@ async def test_a_plugin_is_created_outside_the_event_loop_during_a_reload(
 
             return create_in_thread
 
-        running._prepare = checked  # type: ignore[misc]
+        running._prepare = prepare_in_thread  # type: ignore[misc]
         await running.reload(with_factor(3))
     assert len(threads) == 2, "the plug-in is created once"
     assert threading.main_thread() not in threads
@@ -87,10 +87,10 @@ async def test_a_plugin_is_created_outside_the_event_loop_during_a_reload(
 
 async def test_a_plugin_that_fails_rejects_the_configuration() -> None:
     async with serving(config()) as running:
-        before = parts(running)
+        before = hook_and_backend(running)
         with pytest.raises(ConfigRejectedError, match="backend 'py': start failed: OSError"):
             await running.reload(config(model={"model": "plugin_kit:FailsToStart"}))
-        assert parts(running) == before
+        assert hook_and_backend(running) == before
 
 
 async def test_an_abandoned_reload_has_no_effect_when_its_constructor_returns(
@@ -112,14 +112,14 @@ async def test_an_abandoned_reload_has_no_effect_when_its_constructor_returns(
         await asyncio.gather(first, return_exceptions=True)
         assert not running.is_creating_plugins
         await running.reload(with_factor(4))
-        backend = parts(running)[1]
+        backend = hook_and_backend(running)[1]
         assert backend._model.options.factor == 4
         constructor.release.set()
         await until(lambda: discarded)
         assert discarded[0]._model.options.factor == 3
         assert discarded[0]._model.closed
         await running.reload(with_factor(4, readiness="strict"))
-        assert parts(running)[1] is backend
+        assert hook_and_backend(running)[1] is backend
 
 
 async def test_an_abandoned_reload_creates_no_further_plugins_and_keeps_none(

@@ -48,7 +48,7 @@ def files_in(path: Path) -> list[Path]:
     return sorted(path.glob("*"))
 
 
-def recorded(path: Path) -> list[RecordedExchange]:
+def read_exchanges(path: Path) -> list[RecordedExchange]:
     parts = [part for file in files_in(path) for part in read_recording(file)]
     assert all(isinstance(part, RecordedExchange) for part in parts)
     return parts  # type: ignore[return-value]
@@ -66,7 +66,7 @@ async def test_a_route_with_record_is_recorded_with_the_settings_of_the_section(
     config = config_with(tmp_path, {}, headers=("x-tenant",), redact={"zero": ("OUTPUT0",)})
     async with serving(config, group=group) as gateway:
         await infer(gateway, **{"x-tenant": "t", "authorization": "Bearer secret"})
-    (record,) = recorded(tmp_path)
+    (record,) = read_exchanges(tmp_path)
     assert record.exchange.request == REQUEST
     assert record.exchange.headers == {"x-tenant": "t"}
     assert record.exchange.outcome.responses[0].outputs[0].data == bytes(3)
@@ -81,7 +81,7 @@ async def test_a_route_without_record_is_not_recorded(tmp_path: Path) -> None:
         assert gateway.recorder is None
         await infer(gateway)
         assert "\ninfergate_recording_active " not in group.metrics.text().decode()
-    assert recorded(tmp_path) == []
+    assert read_exchanges(tmp_path) == []
 
 
 async def test_only_the_route_with_record_is_recorded_if_labels_are_equal(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_only_the_route_with_record_is_recorded_if_labels_are_equal(tmp_pa
             context = RequestContext("peer", headers={"x-tag": tag}, request_id=str(number))
             binding = gateway.gateway.bind("identity", "", context)
             await gateway.gateway.infer(REQUEST, binding, context)
-    assert [record.exchange.request_id for record in recorded(tmp_path / "records")] == ["0"]
+    assert [record.exchange.request_id for record in read_exchanges(tmp_path / "records")] == ["0"]
 
 
 async def test_inactive_recording_starts_on_request(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_inactive_recording_starts_on_request(tmp_path: Path) -> None:
         assert (status["worker"], status["active"]) == (3, False)
         assert status["exchanges"]["recorded"] == 1
         await infer(gateway, "after")
-    assert [record.exchange.request_id for record in recorded(tmp_path)] == ["between"]
+    assert [record.exchange.request_id for record in read_exchanges(tmp_path)] == ["between"]
 
 
 async def test_without_a_recorder_an_action_does_nothing() -> None:
@@ -130,7 +130,7 @@ async def test_a_reload_keeps_the_recorder_while_its_section_is_unchanged(tmp_pa
         recorder.start()
         await infer(gateway)
         await recorder.stop()
-    assert len(recorded(tmp_path)) == is_sampled(50, "identity", REQUEST, "id")
+    assert len(read_exchanges(tmp_path)) == is_sampled(50, "identity", REQUEST, "id")
 
 
 async def test_a_reload_with_another_section_completes_the_old_files(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ async def test_a_reload_with_another_section_completes_the_old_files(tmp_path: P
         await retired.wait()
         assert not old.is_active
         assert not old._writer._thread.is_alive()
-    assert [record.exchange.request_id for record in recorded(tmp_path / "a")] == ["old"]
-    assert [record.exchange.request_id for record in recorded(tmp_path / "b")] == ["new"]
+    assert [record.exchange.request_id for record in read_exchanges(tmp_path / "a")] == ["old"]
+    assert [record.exchange.request_id for record in read_exchanges(tmp_path / "b")] == ["new"]
 
 
 async def test_a_reload_without_record_ends_recording(tmp_path: Path) -> None:
@@ -162,21 +162,21 @@ async def test_a_reload_without_record_ends_recording(tmp_path: Path) -> None:
 async def test_a_configuration_that_is_refused_leaves_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Recorder] = []
+    created: list[Recorder] = []
     init = Recorder.__init__
 
-    def keep(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+    def init_and_record(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
         init(recorder, *args, **kwargs)
-        made.append(recorder)
+        created.append(recorder)
 
-    monkeypatch.setattr(Recorder, "__init__", keep)
-    monkeypatch.setattr("infergate.runtime.assemble._listener_specs", _refuse)
+    monkeypatch.setattr(Recorder, "__init__", init_and_record)
+    monkeypatch.setattr("infergate.runtime.assemble._listener_specs", _fail)
     with pytest.raises(OSError, match="refused"):
         assemble(config_with(tmp_path, {}))
-    assert [recorder._writer._thread.is_alive() for recorder in made] == [False]
+    assert [recorder._writer._thread.is_alive() for recorder in created] == [False]
 
 
-def _refuse(*_: Any) -> None:
+def _fail(*_: Any) -> None:
     raise OSError("refused")
 
 

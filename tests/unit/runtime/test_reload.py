@@ -68,9 +68,9 @@ async def test_an_invalid_file_is_tried_once(harness: Harness) -> None:
     harness.file.write_text("nonsense")
     for _ in range(3):
         await harness.reloader.reload_if_changed("changed")
-    page = harness.history.as_json()
-    assert (page["number"], page["last_reload"]["ok"]) == (1, False)
-    tried_at = page["last_reload"]["when"]
+    state = harness.history.as_json()
+    assert (state["number"], state["last_reload"]["ok"]) == (1, False)
+    tried_at = state["last_reload"]["when"]
     await harness.reloader.reload_if_changed("changed")
     assert harness.history.as_json()["last_reload"]["when"] == tried_at
     harness.file.unlink()

@@ -55,7 +55,7 @@ def config_with_timeout(timeout: str) -> Config:
 
 
 class RecordingBackend(BuiltinBackend):
-    """Responds when ``proceed`` is set, and records whether it was closed."""
+    """Responds when ``proceed`` is set, and counts how often it is closed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -157,13 +157,13 @@ async def test_statistics_are_kept() -> None:
 
 
 async def test_regions_stay_registered_while_shared_memory_is_enabled() -> None:
-    on, off = {"shared_memory": True}, {"shared_memory": False}
+    enabled, disabled = {"shared_memory": True}, {"shared_memory": False}
     region = SharedMemory(create=True, size=4)
     try:
-        async with serving(config_with(control=on)) as harness:
+        async with serving(config_with(control=enabled)) as harness:
             request = messages.SharedMemoryRegisterRequest("r", region.name, 0, 4)
             await harness.running.gateway.perform(request, harness.context())
-            for control, expected in ((on, 1), (off, 0), (on, 0)):
+            for control, expected in ((enabled, 1), (disabled, 0), (enabled, 0)):
                 await harness.running.reload(config_with(control=control, limits={"tensors": 5}))
                 status = await harness.running.gateway.perform(
                     messages.SharedMemoryStatusRequest(), harness.context()

@@ -86,12 +86,12 @@ WIDE = Table(
 
 
 @pytest.mark.parametrize("columns", [80, 60, 50])
-@pytest.mark.parametrize("out", [io.StringIO, Terminal])
+@pytest.mark.parametrize("stream_type", [io.StringIO, Terminal])
 def test_tables_are_folded_to_the_width_and_numbers_are_not(
-    columns: int, out: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+    columns: int, stream_type: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    stream = out()
+    stream = stream_type()
     print_tables([WIDE], stream)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
     assert max(map(len, lines)) <= columns

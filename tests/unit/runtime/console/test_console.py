@@ -93,36 +93,36 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
 async def test_the_state_has_requests_and_their_outcomes(harness: Harness) -> None:
     assert await harness.infer("identity") == 200
     assert await harness.infer("gone") == 502
-    response = await harness.report("/console/state")
-    outcomes = {each["route"]: each["outcomes"] for each in response["flows"]}
+    report = await harness.report("/console/state")
+    outcomes = {each["route"]: each["outcomes"] for each in report["flows"]}
     assert outcomes == {"*": {"ok": 1}, "gone": {"connect": 1}}
-    assert {(w["backend_protocol"], w["pipeline"], w["count"]) for w in response["pipelines"]} == {
+    assert {(w["backend_protocol"], w["pipeline"], w["count"]) for w in report["pipelines"]} == {
         ("builtin", "translate", 1),
         ("v2-grpc", "translate", 1),
     }
-    [failure] = response["failures"]
+    [failure] = report["failures"]
     assert failure["kind"] == "connect"
     assert "127.0.0.1:9" in failure["detail"]
     assert "down" in failure["meaning"]
-    assert response["workers"] == {"wanted": 1, "serving": 1, "reporting": 1}
-    assert response["config"]["sha256"] == "abc"
-    assert response["actions"] == {"reload": False, "try": False, "key": False}
+    assert report["workers"] == {"wanted": 1, "serving": 1, "reporting": 1}
+    assert report["config"]["sha256"] == "abc"
+    assert report["actions"] == {"reload": False, "try": False, "key": False}
 
 
 async def test_the_plan_shows_listeners_routes_and_backends(harness: Harness) -> None:
-    response = await harness.report("/console/plan")
-    names = [each["name"] for each in response["listeners"]]
+    report = await harness.report("/console/plan")
+    names = [each["name"] for each in report["listeners"]]
     assert names == ["http", "graphpipe[0]", "admin"]
-    http, frames, _ = response["listeners"]
+    http, frames, _ = report["listeners"]
     assert set(http["protocols"]) < set(plugins())
-    assert not http["address"].endswith(":0"), "the assigned port"
+    assert not http["address"].endswith(":0"), "the address has the assigned port"
     assert (frames["model"], frames["framed"]) == ("simple", True)
-    assert [(r["label"], r["backend"], r["fallback"]) for r in response["routes"]] == [
+    assert [(r["label"], r["backend"], r["fallback"]) for r in report["routes"]] == [
         ("gone", "gone", ""),
         ("*", "demo", "gone"),
     ]
-    assert response["routes"][0]["rewrites"] == ["model: other"]
-    assert response["backends"][1]["endpoints"] == ["grpc://127.0.0.1:9"]
+    assert report["routes"][0]["rewrites"] == ["model: other"]
+    assert report["backends"][1]["endpoints"] == ["grpc://127.0.0.1:9"]
 
 
 def test_the_plan_names_the_protocols_of_envelopes() -> None:
@@ -145,18 +145,18 @@ def test_the_plan_names_the_protocols_of_envelopes() -> None:
 
 
 async def test_the_configuration_is_compared_with_its_file(harness: Harness) -> None:
-    response = await harness.report("/console/config")
-    assert "fallback: gone" in response["loaded"]
-    assert "idle_body_time" not in response["loaded"]
+    report = await harness.report("/console/config")
+    assert "fallback: gone" in report["loaded"]
+    assert "idle_body_time" not in report["loaded"]
     assert "idle_body_time" in (await harness.report("/console/config", "defaults"))["loaded"]
-    assert (response["diff"], response["mistakes"]) == ("", [])
+    assert (report["diff"], report["mistakes"]) == ("", [])
     harness.file.write_text(TEXT.replace("fallback: gone", "timeout: 5s"))
     diff = (await harness.report("/console/config"))["diff"].splitlines()
     assert "-  fallback: gone" in diff
     assert "+  timeout: 5s" in diff
     harness.file.write_text(TEXT.replace("fallback", "falback"))
-    response = await harness.report("/console/config")
-    assert "falback" in response["mistakes"][0]
+    report = await harness.report("/console/config")
+    assert "falback" in report["mistakes"][0]
 
 
 async def test_a_file_that_has_not_changed_is_not_read(harness: Harness) -> None:
@@ -186,9 +186,9 @@ async def test_concurrent_comparisons_are_shared(harness: Harness) -> None:
         pending[0].cancel()
     finally:
         proceed.set()
-    first, *response = await asyncio.gather(*pending, return_exceptions=True)
+    first, *reports = await asyncio.gather(*pending, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
-    assert [each["diff"] for each in response] == [""] * 19
+    assert [each["diff"] for each in reports] == [""] * 19
     assert not started.acquire(blocking=False), "the file is read once for all"
 
 
@@ -217,8 +217,8 @@ async def test_a_comparison_reads_the_file_after_its_request(harness: Harness) -
 
 async def test_a_gateway_without_a_file_has_no_comparison(harness: Harness) -> None:
     harness.history.read_config = None
-    response = await harness.report("/console/config")
-    assert (response["diff"], response["mistakes"]) == ("", [])
+    report = await harness.report("/console/config")
+    assert (report["diff"], report["mistakes"]) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ async def test_paths_methods_and_hosts_are_checked(
         assert response.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_an_undecodable_model_name_is_shown(harness: Harness) -> None:
+async def test_the_state_can_be_read_after_an_undecodable_model_name(harness: Harness) -> None:
     assert await harness.infer("gone%ED%A0%80") >= 400
     await harness.report("/console/state")
 
@@ -277,9 +277,9 @@ def gateway_with(history: ConfigHistory, **admin: Any) -> RunningGateway:
 
 async def test_a_disabled_console_is_not_found(harness: Harness) -> None:
     running = gateway_with(harness.history, console=False)
-    off = Harness(running, harness.history, harness.file)
-    assert (await off.send("/console/state")).status == 404
-    assert (await off.send("/", headers={"accept": "text/html"})).status == 200
+    disabled = Harness(running, harness.history, harness.file)
+    assert (await disabled.send("/console/state")).status == 404
+    assert (await disabled.send("/", headers={"accept": "text/html"})).status == 200
     await running.stop(0)
 
 
@@ -306,10 +306,10 @@ async def test_the_console_may_reload_if_actions_are_enabled(
     history = ConfigHistory()
     history.reload = reload
     running = gateway_with(history, actions=True, hosts=("gate.example",))
-    on = Harness(running, history, harness.file)
-    assert (await on.send("/reload", "POST", headers)).status == status
+    enabled = Harness(running, history, harness.file)
+    assert (await enabled.send("/reload", "POST", headers)).status == status
     assert len(triggers) == (status == 200)
-    assert (await on.report("/console/state"))["actions"]["reload"] is True
+    assert (await enabled.report("/console/state"))["actions"]["reload"] is True
     await running.stop(0)
 
 

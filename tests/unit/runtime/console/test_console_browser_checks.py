@@ -71,6 +71,6 @@ def test_requests_of_other_origins_are_rejected(headers: dict[str, str]) -> None
 
 
 def test_requests_without_the_console_header_are_rejected() -> None:
-    own = {"host": "a", "origin": "http://a", "sec-fetch-site": "same-origin"}
-    assert CONSOLE_HEADER in rejection_reason(own)
+    headers = {"host": "a", "origin": "http://a", "sec-fetch-site": "same-origin"}
+    assert CONSOLE_HEADER in rejection_reason(headers)
     assert not is_from_browser({"host": "a"})

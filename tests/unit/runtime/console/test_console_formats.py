@@ -53,8 +53,8 @@ def test_a_body_that_is_not_json_is_shown_as_bytes(body: bytes) -> None:
 
 def test_a_grpc_message_is_decoded_by_its_method() -> None:
     method = "/inference.GRPCInferenceService/ModelReady"
-    metadata = wire_format.describe_request(RpcRequest(method, [b"\x0a\x01m"], {"x": "y"}))
-    assert (metadata["start"], metadata["decoded"]) == (f"gRPC {method}", 'name: "m"\n')
+    request = wire_format.describe_request(RpcRequest(method, [b"\x0a\x01m"], {"x": "y"}))
+    assert (request["start"], request["decoded"]) == (f"gRPC {method}", 'name: "m"\n')
     response = wire_format.describe_response(RpcResponse([b"\x08\x01"]), method)
     assert (response["start"], response["decoded"]) == ("gRPC status 0", "ready: true\n")
     rejected = wire_format.describe_response(RpcResponse(code=5, details="no such model"), method)
@@ -76,10 +76,10 @@ def test_credentials_are_not_shown() -> None:
 
 def test_long_json_is_shown_truncated() -> None:
     data = json.dumps({"data": list(range(10_000))}).encode()
-    metadata = wire_format.describe_request(HttpRequest("POST", "/", body=[data]))
-    assert "… 9968 more" in metadata["decoded"]
-    assert metadata["bytes"].endswith("more bytes")
-    assert len(str(metadata)) < 10_000
+    described = wire_format.describe_request(HttpRequest("POST", "/", body=[data]))
+    assert "… 9968 more" in described["decoded"]
+    assert described["bytes"].endswith("more bytes")
+    assert len(str(described)) < 10_000
 
 
 def test_a_long_list_of_lists_says_how_many_are_omitted() -> None:
@@ -114,11 +114,11 @@ def test_a_long_protobuf_message_is_shown_truncated() -> None:
     message.inputs.add(name="a").contents.fp32_contents.extend([1.0] * 1_000_000)
     message.raw_input_contents.append(b"\x00" * (8 << 20))
     start = time.process_time()
-    metadata = wire_format.describe_request(RpcRequest(_INFER, [message.SerializeToString()]))
+    described = wire_format.describe_request(RpcRequest(_INFER, [message.SerializeToString()]))
     assert time.process_time() - start < 1.0, "writing all of it would take seconds"
-    assert metadata["decoded"].count("fp32_contents: 1.0") == 32
-    for mark in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
-        assert mark in metadata["decoded"]
+    assert described["decoded"].count("fp32_contents: 1.0") == 32
+    for text in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
+        assert text in described["decoded"]
 
 
 def test_long_maps_of_a_protobuf_message_are_truncated() -> None:
@@ -156,16 +156,16 @@ def test_a_protobuf_message_of_too_many_fields_is_shown_as_bytes(
     assert described["bytes"]
 
 
-def parsed(datatype: str, shape: list[int], data: Any) -> Tensor:
+def parse_tensor(datatype: str, shape: list[int], data: Any) -> Tensor:
     fields = {"name": "a", "datatype": datatype, "shape": shape, "data": data}
     return tensor_format.parse(fields, DEFAULT_LIMITS)
 
 
 def test_inputs_are_parsed() -> None:
     values = [[1, 2], [3, -4]]
-    assert parsed("INT16", [2, 2], values).numpy().tolist() == values
-    assert parsed("BF16", [3], 0.5).numpy().tolist() == [0.5] * 3
-    assert tensor_format.to_json(parsed("BYTES", [2], ["größe", ""]))["data"] == ["größe", ""]
+    assert parse_tensor("INT16", [2, 2], values).numpy().tolist() == values
+    assert parse_tensor("BF16", [3], 0.5).numpy().tolist() == [0.5] * 3
+    assert tensor_format.to_json(parse_tensor("BYTES", [2], ["größe", ""]))["data"] == ["größe", ""]
 
 
 @pytest.mark.parametrize(
@@ -212,11 +212,11 @@ def test_an_example_fits_its_model() -> None:
             TensorMetadata("e", "BYTES", (1000, 10)),
         ),
     )
-    result = tensor_format.example(model)
-    assert [each["shape"] for each in result[:4]] == [[1, 3], [4], [1, 224, 224, 3], [2]]
-    assert [each["data"] for each in result[3:]] == [[False, True], "text 1"]
-    assert result[2]["data"] == 1
-    for each in result:
+    inputs = tensor_format.example(model)
+    assert [each["shape"] for each in inputs[:4]] == [[1, 3], [4], [1, 224, 224, 3], [2]]
+    assert [each["data"] for each in inputs[3:]] == [[False, True], "text 1"]
+    assert inputs[2]["data"] == 1
+    for each in inputs:
         tensor_format.parse(each, DEFAULT_LIMITS)
 
 
@@ -236,12 +236,12 @@ def test_strings_may_be_deeply_nested() -> None:
     data: Any = ["x"]
     for _ in range(1020):
         data = [data]
-    assert tensor_format.to_json(parsed("BYTES", [1], data))["data"] == ["x"]
+    assert tensor_format.to_json(parse_tensor("BYTES", [1], data))["data"] == ["x"]
 
 
 def test_long_strings_are_shown_truncated() -> None:
-    written = tensor_format.to_json(parsed("BYTES", [1], "x" * 1000))
-    assert written["data"] == ["x" * 256 + "…"]
+    document = tensor_format.to_json(parse_tensor("BYTES", [1], "x" * 1000))
+    assert document["data"] == ["x" * 256 + "…"]
 
 
 def test_credentials_in_a_query_are_hidden() -> None:

@@ -99,9 +99,9 @@ def hung(worker: int) -> ProcessSnapshot:
     return counters_of(worker=worker, process=0)
 
 
-def add(history: TrafficHistory, at: float, *counters: ProcessSnapshot) -> None:
-    """Add ``counters`` at ``at``, while both clocks agree."""
-    history.add(counters, at, at)
+def add(history: TrafficHistory, moment: float, *counters: ProcessSnapshot) -> None:
+    """Add ``counters`` at ``moment``, while both clocks agree."""
+    history.add(counters, moment, moment)
 
 
 def counts(history: TrafficHistory, kind: str, name: str = "", backend: str = "") -> Any:
@@ -187,9 +187,9 @@ def test_200_routes_need_less_than_20_mb() -> None:
         return tuple(each | {"requests": {"ok": count}} for each in rows)
 
     flows = [flow_of(f"m{i}", f"b{i % 50}", ok=i) for i in range(200)]
-    for at in (START, START + 1):
+    for moment in (START, START + 1):
         processes = (worker_of(each, *flows, endpoints=endpoints(100)) for each in range(8))
-        add(history, at, *processes)
+        add(history, moment, *processes)
     assert counts(history, ROUTE, "m199")["requests"] == [0]
     assert history.nbytes < 12 * MIB
     more = [flow_of(f"r{i}", f"c{i}", ok=i) for i in range(3 * MAX_SUBJECTS)]
@@ -255,9 +255,9 @@ def endpoint_of(**fields: Any) -> dict[str, Any]:
 
 
 def test_ejections_and_failures_of_endpoints_are_events(history: TrafficHistory) -> None:
-    def step(at: float, **numbers: float) -> list[str]:
+    def step(seconds: float, **numbers: float) -> list[str]:
         before = len(history.events.as_json(0))
-        add(history, START + at, counters_of(endpoints=(endpoint_of(**numbers),)))
+        add(history, START + seconds, counters_of(endpoints=(endpoint_of(**numbers),)))
         events = history.events.as_json(0)
         return [each["kind"] for each in events[: len(events) - before]]
 
@@ -347,12 +347,12 @@ def test_a_late_response_is_no_event(workers: TrafficHistory) -> None:
     assert kinds(workers) == ["start"]
 
 
-@pytest.mark.parametrize("ended", [(), (hung(1),)], ids=["not listed", "no response"])
+@pytest.mark.parametrize("snapshots", [(), (hung(1),)], ids=["not listed", "no response"])
 def test_a_worker_that_was_restarted_counts_from_zero(
-    workers: TrafficHistory, ended: tuple[ProcessSnapshot, ...]
+    workers: TrafficHistory, snapshots: tuple[ProcessSnapshot, ...]
 ) -> None:
     ready = worker_of(0, flow_of("m", "b", ok=100))
-    add(workers, START + 1, ready, *ended)
+    add(workers, START + 1, ready, *snapshots)
     add(workers, START + 2, ready, worker_of(1, flow_of("m", "b", ok=2000), process=7))
     assert counts(workers, ROUTE, "m")["requests"] == [2000]
 
@@ -476,11 +476,11 @@ def test_a_flow_that_is_listed_late_does_not_bring_its_earlier_requests(
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 1)
     metrics, history = Metrics(), TrafficHistory(GatewayEvents())
 
-    def sample(at: float, **requests: int) -> None:
+    def sample(seconds: float, **requests: int) -> None:
         for route, count in requests.items():
             for _ in range(count):
                 metrics.record(record_of(route=route), 0.1)
-        add(history, START + at, take_snapshot(RecentRequests(), metrics))
+        add(history, START + seconds, take_snapshot(RecentRequests(), metrics))
 
     sample(1)
     sample(2, busy=9, late=5)
@@ -565,8 +565,8 @@ def v2_request(inputs: int = 1, size: int = 1) -> HttpRequest:
 def test_the_inputs_of_a_request_have_names_datatypes_and_shapes() -> None:
     shapes = InputShapes(DEFAULT_LIMITS)
     assert shapes.read("v2-rest", v2_request(), 1.0) == (TensorShape("x0", "FP32", (1,)),)
-    read = [bool(shapes.read("v2-rest", v2_request(), 1.01)) for _ in range(20)]
-    assert read.count(True) == 9, "about ten a second"
+    is_read = [bool(shapes.read("v2-rest", v2_request(), 1.01)) for _ in range(20)]
+    assert is_read.count(True) == 9, "about ten a second"
     assert len(shapes.read("v2-rest", v2_request(inputs=100), 2.0)) == 16
     assert shapes.read("v2-rest", v2_request(size=50_000), 3.0) == (), "too much JSON"
     broken = HttpRequest("POST", "/v2/models/m/infer", body=[b"{"])
@@ -574,7 +574,7 @@ def test_the_inputs_of_a_request_have_names_datatypes_and_shapes() -> None:
     assert shapes.read("openai", v2_request(), 5.0) == ()
 
 
-# ---- the JSON
+# ---- queries and their JSON
 
 
 @pytest.mark.parametrize(

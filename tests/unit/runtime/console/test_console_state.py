@@ -40,20 +40,15 @@ def statistics_of(*metrics: Metrics) -> Any:
 
 
 def test_statistics_include_exited_processes() -> None:
-    one, other, exited, past = Metrics(), Metrics(), Metrics(), AggregatedMetrics()
-    for metrics in (one, other, exited):
+    first, second, exited, past = Metrics(), Metrics(), Metrics(), AggregatedMetrics()
+    for metrics in (first, second, exited):
         metrics.record(record_of(bytes_in=10, backend_seconds=0.01), 0.02)
         metrics.in_flight.set(2)
     exited.record(record_of(route="old"), 500.0)
     past.add(exited.registry.collect(), has_exited=True)
     past_snapshot = ProcessSnapshot(None, {}, (), (), list(past.collect()))
-    statistics = state.statistics(
-        [
-            take_snapshot(RecentRequests(), one, 0),
-            take_snapshot(RecentRequests(), other, 1),
-            past_snapshot,
-        ]
-    )
+    running = [take_snapshot(RecentRequests(), each, i) for i, each in enumerate((first, second))]
+    statistics = state.statistics([*running, past_snapshot])
     flow, old = statistics["flows"]
     assert (flow["outcomes"], flow["bytes_in"]) == ({"ok": 3}, 30)
     assert (flow["seconds"]["count"], flow["seconds"]["buckets"][-1]) == (3, [None, 3])
@@ -95,16 +90,17 @@ def test_a_flow_that_was_left_out_before_has_the_time_since_when_it_is_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 1)
-    one, other = Metrics(), Metrics()
+    first, second = Metrics(), Metrics()
 
     def listed(**requests: int) -> dict[str, float]:
         for route, count in requests.items():
-            record(one, count, route=route)
-        return {each["route"]: each["listed_since"] for each in statistics_of(one, other)["flows"]}
+            record(first, count, route=route)
+        flows = statistics_of(first, second)["flows"]
+        return {each["route"]: each["listed_since"] for each in flows}
 
     assert listed(busy=2) == {"busy": 0}
     assert listed(late=1) == {"busy": 0}
-    record(other, route="late")
+    record(second, route="late")
     assert listed() == {"busy": 0, "late": 0}, "listed by the other process"
     listed_since = listed(late=2)
     assert listed_since["late"] > 0, "the counters contain requests that were left out"
@@ -142,7 +138,7 @@ def test_a_flow_has_all_its_counters() -> None:
         ({"ejected": 1, "ok": 7}, "ejected"),
     ],
 )
-def test_the_health_of_an_endpoint(stats: dict[str, int], health: str) -> None:
+def test_endpoint_health_follows_the_counters(stats: dict[str, int], health: str) -> None:
     metrics = Metrics()
     metrics.endpoints.source = lambda: [EndpointStats("b", "http://a:1", **stats)]
     [row] = statistics_of(metrics)["endpoints"]
@@ -160,19 +156,19 @@ def test_backends_have_retries_and_queue_lengths() -> None:
 
 
 def test_pipeline_counts_of_several_processes_are_added() -> None:
-    one, other = RecentRequests(), RecentRequests()
-    one.pipelines["a", "b", "translate"] = 2
-    other.pipelines["a", "b", "translate"] = 3
-    other.pipelines["a", "a", "forward"] = 1
-    result = take_snapshot(one, Metrics(), 0), take_snapshot(other, Metrics(), 1)
-    assert [each["count"] for each in state.pipeline_counts(result)] == [1, 5]
+    first, second = RecentRequests(), RecentRequests()
+    first.pipelines["a", "b", "translate"] = 2
+    second.pipelines["a", "b", "translate"] = 3
+    second.pipelines["a", "a", "forward"] = 1
+    snapshots = take_snapshot(first, Metrics(), 0), take_snapshot(second, Metrics(), 1)
+    assert [each["count"] for each in state.pipeline_counts(snapshots)] == [1, 5]
 
 
 INPUTS = (TensorShape("x", "FP32", (2, 3)),)
 
 
 def test_the_latest_failures_of_all_processes_are_explained() -> None:
-    received = []
+    snapshots = []
     for worker in (0, 1):
         recent = RecentRequests()
         for number in range(MAX_FAILURES + 5):
@@ -181,8 +177,8 @@ def test_the_latest_failures_of_all_processes_are_explained() -> None:
             recent.record_failure(
                 sample_of(failed, f"{worker}-{number}", 0.5, number * 2 + worker, INPUTS)
             )
-        received.append(take_snapshot(recent, Metrics(), worker))
-    failures = state.recent_failures(received)
+        snapshots.append(take_snapshot(recent, Metrics(), worker))
+    failures = state.recent_failures(snapshots)
     assert len(failures) == state.MAX_FAILURES
     assert [each["request_id"] for each in failures[:3]] == ["1-104", "0-104", "1-103"]
     assert failures[0]["worker"] == 1
@@ -197,14 +193,14 @@ def test_the_latest_failures_of_all_processes_are_explained() -> None:
 def test_every_kind_of_error_is_explained() -> None:
     assert set(MEANINGS) == {kind.value for kind in Kind}
     for kind in MEANINGS:
-        result = explain(kind)
-        assert result["meaning"].endswith(".")
-        assert result["advice"][0].isupper()
-        assert result["advice"][-1] in ".?"
+        explanation = explain(kind)
+        assert explanation["meaning"].endswith(".")
+        assert explanation["advice"][0].isupper()
+        assert explanation["advice"][-1] in ".?"
 
 
 def test_an_unknown_kind_has_no_explanation() -> None:
     recent = RecentRequests()
     recent.record_failure(sample_of(record_of(outcome="new"), "r1", 0.1, 1.0))
-    [result] = state.recent_failures([take_snapshot(recent, Metrics())])
-    assert (result["kind"], result["meaning"], result["advice"]) == ("new", "", "")
+    [failure] = state.recent_failures([take_snapshot(recent, Metrics())])
+    assert (failure["kind"], failure["meaning"], failure["advice"]) == ("new", "", "")

@@ -108,9 +108,9 @@ async def test_client_and_backend_messages_are_shown(
 async def test_model_names_are_not_decoded(gateway: RunningGateway, protocol: str) -> None:
     for name in ("a%41", "a/b", "a?b", "größe", "a%"):
         response = await try_request(gateway, protocol=protocol, model=name, operation="metadata")
-        is_name = name in {"größe", "a%"}
-        assert response["outcome"] == ("not_found" if is_name else "bad_request")
-        reason = f"no route for model '{name}'" if is_name else "the model name "
+        is_valid = name in {"größe", "a%"}
+        assert response["outcome"] == ("not_found" if is_valid else "bad_request")
+        reason = f"no route for model '{name}'" if is_valid else "the model name "
         assert reason in response["error"]
 
 
@@ -120,7 +120,7 @@ async def test_a_builtin_backend_has_no_exchanges(gateway: RunningGateway) -> No
     assert dict(response["request"]["headers"])["inference-header-content-length"]
 
 
-async def test_an_unreachable_backend_and_its_fallback(gateway: RunningGateway) -> None:
+async def test_an_unreachable_backend_fails_or_uses_its_fallback(gateway: RunningGateway) -> None:
     response = await try_request(gateway, protocol="v2-grpc", model="to-gone")
     assert response["outcome"] == "connect"
     assert "down" in response["meaning"]
@@ -144,7 +144,7 @@ async def test_headers_select_a_route(gateway: RunningGateway) -> None:
 @pytest.mark.parametrize(
     "operation", ["metadata", "ready", "server live", "server ready", "server metadata"]
 )
-async def test_operations_without_inputs(gateway: RunningGateway, operation: str) -> None:
+async def test_operations_without_inputs_succeed(gateway: RunningGateway, operation: str) -> None:
     for protocol in ("v2-rest", "v2-grpc"):
         fields = {"protocol": protocol, "model": "to-v2-grpc", "operation": operation}
         response = await try_request(gateway, **fields)
@@ -193,7 +193,7 @@ async def test_an_invalid_test_request_is_rejected(gateway: RunningGateway, fiel
     assert response["error"]
 
 
-async def test_forbidden_test_requests_are_rejected(gateway: RunningGateway) -> None:
+async def test_forbidden_and_oversized_test_requests_are_rejected(gateway: RunningGateway) -> None:
     assert (await post(gateway, "try", {}, {"x": "y"}))[0] == 403
     origin = {CONSOLE_HEADER: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
     assert (await post(gateway, "try", {}, origin))[0] == 403

@@ -48,37 +48,37 @@ async def channel_pair() -> AsyncIterator[tuple[WorkerChannel, WorkerChannel]]:
 
 
 async def test_both_ends_send_concurrent_requests() -> None:
-    async with channel_pair() as (one, other), asyncio.timeout(20):
-        waiting = asyncio.ensure_future(one.request("wait"))
+    async with channel_pair() as (first, second), asyncio.timeout(20):
+        waiting = asyncio.ensure_future(first.request("wait"))
         large = b"x" * 3_000_000
-        assert await one.request(("echo", large)) == large
-        requests = [one.request(("echo", each)) for each in range(50)]
-        requests += [other.request(("echo", each)) for each in range(50)]
+        assert await first.request(("echo", large)) == large
+        requests = [first.request(("echo", each)) for each in range(50)]
+        requests += [second.request(("echo", each)) for each in range(50)]
         assert await asyncio.gather(*requests) == [*range(50), *range(50)]
         assert not waiting.done()
         waiting.cancel()
 
 
 async def test_failures_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    async with channel_pair() as (one, _), asyncio.timeout(20):
+    async with channel_pair() as (first, _), asyncio.timeout(20):
         with pytest.raises(RequestFailedError, match="it is not possible"):
-            await one.request("cannot")
+            await first.request("cannot")
         assert not caplog.records
         with pytest.raises(RequestFailedError, match="see the log"):
-            await one.request("a bug")
+            await first.request("a bug")
         assert "ZeroDivisionError" in caplog.text
-        assert await one.request(("echo", 1)) == 1
+        assert await first.request(("echo", 1)) == 1
 
 
 async def test_closing_one_end_fails_the_requests_of_the_other() -> None:
-    async with channel_pair() as (one, other), asyncio.timeout(20):
-        pending = asyncio.ensure_future(one.request("wait"))
-        await one.request(("echo", 1))
-        other.close()
+    async with channel_pair() as (first, second), asyncio.timeout(20):
+        pending = asyncio.ensure_future(first.request("wait"))
+        await first.request(("echo", 1))
+        second.close()
         with pytest.raises(ChannelClosedError):
             await pending
         with pytest.raises(ChannelClosedError):
-            await one.request(("echo", 1))
+            await first.request(("echo", 1))
 
 
 def test_descriptors_arrive_in_order() -> None:

@@ -61,18 +61,18 @@ def test_lines_longer_than_an_atomic_write_are_not_mixed() -> None:
         assert each.stderr.read(1) == b"!"
         each.stderr.close()
     blocked_checks = 0
-    while blocked_checks < 5:  # both wait for the reader
+    while blocked_checks < 5:  # both writers wait for the reader
         time.sleep(0.001)
         full = unread_bytes(read_end) > PIPE_SIZE - 4096
         blocked_checks = (
             blocked_checks + 1 if full and all(is_blocked(each.pid) for each in writers) else 0
         )
-    read = bytearray()
+    received = bytearray()
     while part := os.read(read_end, 4096):
-        read += part
+        received += part
     assert [each.wait() for each in writers] == [0, 0]
     os.close(read_end)
     os.close(lock)
-    lines = bytes(read).split(b"\n")
+    lines = bytes(received).split(b"\n")
     assert lines.pop() == b""
     assert sorted(lines) == [b"a" * 9000] * 60 + [b"b" * 9000] * 60

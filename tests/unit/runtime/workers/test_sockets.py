@@ -73,8 +73,8 @@ async def test_sockets_stay_bound_until_closed(tmp_path: Path) -> None:
     http = await bind_listener("http", FREE, bind_sockets, workers=2)
     unix_socket = await bind_listener("raw", Address(unix=str(path)), bind_sockets, workers=2)
     assert http.address.port
-    result, descriptors = socket_layout([http, unix_socket])
-    assert result == ((http.address, 2), (unix_socket.address, 2))
+    layout, descriptors = socket_layout([http, unix_socket])
+    assert layout == ((http.address, 2), (unix_socket.address, 2))
     assert descriptors == [*http.descriptors, *unix_socket.descriptors]
     loads = WorkerLoads(descriptors[2], 1)
     loads.report(4)

@@ -90,9 +90,9 @@ async def test_a_stop_during_a_reload_closes_all_sockets(monkeypatch: pytest.Mon
     await supervisor.bind()
     prepare = supervisor._prepare
 
-    async def stop_and_prepare(*fields: Any) -> None:
+    async def stop_and_prepare(*arguments: Any) -> None:
         await supervisor.stop(0)
-        await prepare(*fields)
+        await prepare(*arguments)
 
     monkeypatch.setattr(supervisor, "_prepare", stop_and_prepare)
     with pytest.raises(ConfigRejectedError, match="is stopping"):
@@ -344,7 +344,7 @@ async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_
 ) -> None:
     serving, crashed, outdated, last = (FakeWorker() for _ in range(4))
     add_workers(supervisor, serving, crashed)
-    serves = asyncio.Event()
+    has_served = asyncio.Event()
 
     async def start(slot: WorkerSlot) -> None:
         if slot.worker is cast("Worker", crashed):
@@ -352,7 +352,7 @@ async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_
             slot.worker = cast("Worker", outdated)
             raise ProcessEndedError("worker 1 ended: SIGKILL", await outdated.exited)
         slot.worker, slot.is_serving = cast("Worker", last), True
-        serves.set()
+        has_served.set()
 
     monkeypatch.setattr(supervisor, "_start_worker", start)
     serving.is_prepared.set()
@@ -361,7 +361,7 @@ async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_
         crashed.exited.set_result(3)
         await until(lambda: outdated.is_running)
         await supervisor.reload(config())
-        await serves.wait()
+        await has_served.wait()
         await asyncio.sleep(0)
     logged = [getattr(record, "event", "") for record in caplog.records]
     assert logged == ["worker_ended", "worker_outdated", "worker_serves"]

@@ -67,9 +67,9 @@ def config(factor: int = 2) -> Config:
 async def harness(constructor: WatchedConstructor) -> AsyncIterator[Harness]:
     """A worker whose plug-in hangs in its constructor if its factor is 3."""
     files = SharedFiles.create()
-    passing, other = socket.socketpair()
-    with passing, other:
-        process = _WorkerProcess(0, passing, files)
+    worker_socket, supervisor_socket = socket.socketpair()
+    with worker_socket, supervisor_socket:
+        process = _WorkerProcess(0, worker_socket, files)
         process._handler = logging.NullHandler()
         async with serving(config()) as process._gateway:
             yield Harness(LocalWorker(process), process)
