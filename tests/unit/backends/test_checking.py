@@ -1,4 +1,4 @@
-"""How health checks interpret a server's responses, in each backend protocol."""
+"""How health checks interpret the responses of servers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def rpc(code: int = 0, message: bytes = b"\x08\x01") -> Respond:
         ("graphpipe", http(500), False),
     ],
 )
-async def test_health_by_response(protocol: str, respond: Respond, is_healthy: bool) -> None:
+async def test_responses_decide_health(protocol: str, respond: Respond, is_healthy: bool) -> None:
     assert (await check(protocol, respond))[0] is is_healthy
 
 
@@ -106,15 +106,15 @@ async def test_unresponsive_servers_are_unhealthy(protocol: str, kind: Kind) -> 
 
 
 async def test_each_protocol_has_its_own_check() -> None:
-    _, others = await check("v2-rest", http(200))
-    assert (others.requests[0].method, others.requests[0].path) == ("GET", "/v2/health/ready")
+    _, rest = await check("v2-rest", http(200))
+    assert (rest.requests[0].method, rest.requests[0].path) == ("GET", "/v2/health/ready")
     _, grpc = await check("v2-grpc", rpc())
     assert isinstance(grpc.requests[0], RpcRequest)
     assert grpc.requests[0].method == "/inference.GRPCInferenceService/ServerReady"
     _, legacy = await check("trtis-http", http(200))
     assert (legacy.requests[0].method, legacy.requests[0].path) == ("GET", "/api/health/ready")
-    _, old = await check("trtis-grpc", rpc(14))
-    assert old.requests[0].method == "/nvidia.inferenceserver.GRPCService/Health"
+    _, legacy_grpc = await check("trtis-grpc", rpc(14))
+    assert legacy_grpc.requests[0].method == "/nvidia.inferenceserver.GRPCService/Health"
 
 
 async def test_a_graphpipe_server_that_drops_the_check_gets_a_get_request() -> None:

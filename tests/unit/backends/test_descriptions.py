@@ -55,7 +55,7 @@ async def test_each_version_is_described_for_a_minute() -> None:
     assert server.requests == [("m", "1"), ("m", "2"), ("m", "1")]
 
 
-async def test_refresh_and_invalidation() -> None:
+async def test_refreshed_and_stale_entries_are_fetched_again() -> None:
     server = Server()
     server.descriptions.mark_stale("m", "")  # an unknown model has no entry to invalidate
     await server.get("m")

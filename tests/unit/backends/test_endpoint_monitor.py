@@ -32,12 +32,12 @@ class Hosts:
         self.addresses: Collection[str] = ["10.0.0.7"]
         self.succeeds = True
         self.bug = False
-        self.looked_up = 0
+        self.lookups = 0
         self.checked: list[str] = []
         self.dropped: list[str] = []
 
     async def resolve(self, name: str, port: int) -> Collection[str]:
-        self.looked_up += 1
+        self.lookups += 1
         return self.addresses
 
     async def check(self, endpoint: EndpointHandle, timeout: float) -> bool:
@@ -102,8 +102,8 @@ async def test_names_are_resolved_periodically_and_removed_addresses_dropped() -
             "10.0.0.8:1",
             "10.0.0.1:1",
         ]
-        lookups_before = hosts.looked_up
-        await until(lambda: hosts.looked_up > lookups_before + 3)
+        lookups_before = hosts.lookups
+        await until(lambda: hosts.lookups > lookups_before + 3)
     assert len(hosts.dropped) == 2
 
 
@@ -149,9 +149,9 @@ async def test_dns_is_used_until_the_watch_has_listed(caplog: pytest.LogCaptureF
         await until(lambda: hosts.dropped == ["pods:1", "10.0.0.7:1"])
         assert [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.8:9"]
         assert endpoints.stats()[0].watches_current == 1
-        looked_up = hosts.looked_up
+        lookups = hosts.lookups
         await asyncio.sleep(5 * QUICK.resolve_interval)
-        assert hosts.looked_up == looked_up
+        assert hosts.lookups == lookups
     assert "bug while watching pods" in caplog.text
 
 
@@ -196,8 +196,8 @@ async def test_a_single_address_is_not_checked() -> None:
     hosts = Hosts()
     monitor, endpoints = make_monitor(hosts, [PODS])
     async with running(monitor):
-        lookups_before = hosts.looked_up
-        await until(lambda: hosts.looked_up > lookups_before + 10)
+        lookups_before = hosts.lookups
+        await until(lambda: hosts.lookups > lookups_before + 10)
         assert not hosts.checked
         assert not monitor.is_checking
         hosts.addresses = ["10.0.0.7", "10.0.0.8"]
@@ -228,7 +228,7 @@ async def test_a_bug_in_one_lookup_is_logged_and_lookups_continue(
 
     async def fail_with_a_bug(name: str, port: int) -> Collection[str]:
         await resolve(name, port)
-        if hosts.looked_up == 1:
+        if hosts.lookups == 1:
             raise ZeroDivisionError
         return hosts.addresses
 
@@ -263,7 +263,7 @@ def test_names_and_addresses_are_distinguished(host: str, expected: bool) -> Non
         ([], []),
     ],
 )
-async def test_the_systems_resolver(
+async def test_the_systems_resolver_prefers_ipv4(
     resolved: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[object]:

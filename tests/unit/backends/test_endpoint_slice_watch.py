@@ -40,7 +40,7 @@ class WatchReports:
     async def wait_for_failure(self) -> None:
         await until(lambda: bool(self.states) and not self.states[-1])
 
-    async def is_current(self) -> None:
+    async def wait_until_current(self) -> None:
         await until(lambda: bool(self.states) and self.states[-1])
 
 
@@ -93,16 +93,16 @@ async def test_the_watch_of_a_new_configuration_continues_the_previous_one(api: 
     async with watching(api) as reports:
         await reports.wait_for_addresses("1", "2")
         server = WatchedService("models", "triton", Endpoint("127.0.0.1", api.port))
-        following = EndpointSliceWatch(
+        next_watch = EndpointSliceWatch(
             "b", server, EndpointSlices(None, 8001), LineUpstream(LIMITS), QUICK,
             replace_latest=lambda _: reports.watch,
         )  # fmt: skip
         api.put(ready_slice("b", "10.0.0.3"))
         await reports.wait_for_addresses("1", "2", "3")
-    assert following.known_addresses() == [(f"10.0.0.{host}", 8001) for host in (1, 2, 3)]
-    assert following.known_addresses() is None
-    later = WatchReports(following)
-    task = asyncio.create_task(following.run(later.on_change, later.states.append))
+    assert next_watch.known_addresses() == [(f"10.0.0.{host}", 8001) for host in (1, 2, 3)]
+    assert next_watch.known_addresses() is None
+    later = WatchReports(next_watch)
+    task = asyncio.create_task(next_watch.run(later.on_change, later.states.append))
     api.put(ready_slice("b", "10.0.0.4"))
     await later.wait_for_addresses("1", "2", "4")
     task.cancel()
@@ -110,18 +110,16 @@ async def test_the_watch_of_a_new_configuration_continues_the_previous_one(api: 
     assert api.list_count == 1
 
 
-async def test_the_watch_of_a_new_configuration_lists_if_the_previous_one_has_not(
-    api: ApiServer,
-) -> None:
+async def test_a_watch_that_has_not_listed_passes_on_no_addresses(api: ApiServer) -> None:
     api.responses = [(503, b"{}")]
     async with watching(api) as reports:
         await reports.wait_for_failure()
     server = WatchedService("models", "triton", Endpoint("127.0.0.1", api.port))
     slices = EndpointSlices(None, 8001)
-    following = EndpointSliceWatch(
+    next_watch = EndpointSliceWatch(
         "b", server, slices, LineUpstream(LIMITS), replace_latest=lambda _: reports.watch
     )
-    assert following.known_addresses() is None
+    assert next_watch.known_addresses() is None
 
 
 async def test_a_list_has_several_pages(api: ApiServer) -> None:
@@ -162,7 +160,7 @@ async def test_a_broken_watch_continues_from_the_last_version(api: ApiServer) ->
         api.break_connections()
         api.put(ready_slice("b", "10.0.0.4"))
         await reports.wait_for_addresses("1", "2", "4")
-        await reports.is_current()
+        await reports.wait_until_current()
     assert api.list_count == 1
     assert False in reports.states
 
@@ -213,7 +211,7 @@ async def test_bookmarks_keep_the_version_from_expiring(api: ApiServer) -> None:
         api.break_connections()
         await until(lambda: api.watch_count == 2)
         assert int(api.requests[-1]["resourceversion"]) > int(first)
-        await reports.is_current()
+        await reports.wait_until_current()
     assert api.list_count == 1
 
 
@@ -262,7 +260,7 @@ async def test_an_error_event_causes_another_list(api: ApiServer) -> None:
         await until(lambda: api.watch_count == 1)
         api.send_error(500)
         await until(lambda: api.list_count == 2)
-        await reports.is_current()
+        await reports.wait_until_current()
     assert False in reports.states
 
 
@@ -327,7 +325,7 @@ async def test_the_addresses_stay_while_the_server_is_unreachable(api: ApiServer
         api.put(ready_slice("a", "10.0.0.3"))
         await api.start()
         await reports.wait_for_addresses("3")
-        await reports.is_current()
+        await reports.wait_until_current()
     assert api.list_count == 1
 
 

@@ -15,10 +15,10 @@ from kubernetes_api import Slice, endpoint, endpoint_slice, ready_slice
 
 
 def addresses(*slices: Slice, port: str | int | None = None, zone: str = "") -> list[str]:
-    found = EndpointSlices(port, 8001, zone)
+    merged = EndpointSlices(port, 8001, zone)
     for each in slices:
-        found.update(each)
-    return [f"{host}:{number}" for host, number in found.addresses()]
+        merged.update(each)
+    return [f"{host}:{number}" for host, number in merged.addresses()]
 
 
 def test_slices_are_merged_without_duplicates() -> None:
@@ -64,13 +64,13 @@ def test_terminating_endpoints_are_used_if_no_endpoint_is_ready() -> None:
 
 
 def test_ipv6_is_used_only_without_ipv4() -> None:
-    sixth = endpoint_slice("six", [endpoint("fd00::1")], family="IPv6")
-    assert addresses(sixth) == ["fd00::1:8001"]
-    assert addresses(sixth, ready_slice("four", "10.0.0.1")) == ["10.0.0.1:8001"]
-    named = endpoint_slice("names", [endpoint("pod.example")], family="FQDN")
+    ipv6 = endpoint_slice("six", [endpoint("fd00::1")], family="IPv6")
+    assert addresses(ipv6) == ["fd00::1:8001"]
+    assert addresses(ipv6, ready_slice("four", "10.0.0.1")) == ["10.0.0.1:8001"]
+    fqdn = endpoint_slice("names", [endpoint("pod.example")], family="FQDN")
     with pytest.raises(MalformedObjectError):
-        addresses({**named, "addressType": "IPv4"})
-    assert not addresses(named)
+        addresses({**fqdn, "addressType": "IPv4"})
+    assert not addresses(fqdn)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,7 @@ def test_endpoints_without_the_port_are_noticed_if_none_is_usable() -> None:
     assert not copied.has_no_port
 
 
-def test_the_number_of_slices_and_endpoints_is_limited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_number_of_slices_and_endpoints_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_slices, "MAX_SLICES", 2)
     monkeypatch.setattr(endpoint_slices, "MAX_ENDPOINTS", 3)
     slices = EndpointSlices(None, 8001)

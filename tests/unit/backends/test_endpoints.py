@@ -39,7 +39,7 @@ def endpoints(
     return created, clock
 
 
-def positions(group: Endpoints) -> list[str]:
+def addresses(group: Endpoints) -> list[str]:
     return [str(endpoint.endpoint) for endpoint in group.all_handles()]
 
 
@@ -50,9 +50,9 @@ def fail(endpoint: EndpointHandle, times: int = 5) -> None:
 
 def test_an_unresolved_name_is_an_endpoint() -> None:
     group, _ = endpoints()
-    assert positions(group) == ["pods:8000", "10.0.0.9:8000"]
+    assert addresses(group) == ["pods:8000", "10.0.0.9:8000"]
     group.set_addresses(0, ["10.0.0.2", "10.0.0.1", "10.0.0.2"])
-    assert positions(group) == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.9:8000"]
+    assert addresses(group) == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.9:8000"]
     first = group.all_handles()[0].endpoint
     assert (first.host, first.authority, first.path) == ("pods", "pods:8000", "/base")
     assert group.pop_drained() == [PODS]
@@ -77,7 +77,7 @@ def test_a_name_without_addresses_keeps_the_previous_ones() -> None:
 def test_a_watched_name_has_the_ports_of_its_pods() -> None:
     group, _ = endpoints()
     group.set_watched_addresses(0, [("10.0.0.1", 9000), ("fd00::1", 9001)])
-    assert positions(group) == ["10.0.0.1:9000", "[fd00::1]:9001", "10.0.0.9:8000"]
+    assert addresses(group) == ["10.0.0.1:9000", "[fd00::1]:9001", "10.0.0.9:8000"]
     assert [handle.endpoint.host for handle in group.all_handles()[:2]] == ["pods", "pods"]
 
 
@@ -85,7 +85,7 @@ def test_a_watched_name_without_addresses_is_unresolved_again() -> None:
     group, _ = endpoints()
     group.set_watched_addresses(0, [("10.0.0.1", 9000)])
     group.set_watched_addresses(0, [])
-    assert positions(group) == ["pods:8000", "10.0.0.9:8000"]
+    assert addresses(group) == ["pods:8000", "10.0.0.9:8000"]
     assert group.stats()[0].lookups_failed == 0
 
 
@@ -178,11 +178,11 @@ def test_sequences_are_hashed_by_address() -> None:
         assert first.sequence_owner(sequence).endpoint == other.sequence_owner(sequence).endpoint
 
 
-def test_errors_name_a_position_and_no_address() -> None:
+def test_positions_are_described_without_addresses() -> None:
     group, _ = endpoints()
     group.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
-    response = [group.describe_position(endpoint) for endpoint in group.all_handles()]
-    assert response == ["endpoint 1 of 2", "endpoint 1 of 2", "endpoint 2 of 2"]
+    descriptions = [group.describe_position(endpoint) for endpoint in group.all_handles()]
+    assert descriptions == ["endpoint 1 of 2", "endpoint 1 of 2", "endpoint 2 of 2"]
 
 
 def test_statistics_are_per_configured_endpoint() -> None:
@@ -203,8 +203,8 @@ def test_statistics_are_per_configured_endpoint() -> None:
     group.set_addresses(0, ["10.0.0.4"])
     group.pop_drained()
     clock.time += 1000
-    response = group.stats()[0]
-    assert (response.available, response.ok, response.failed, response.ejections) == (1, 1, 5, 1)
+    stats = group.stats()[0]
+    assert (stats.available, stats.ok, stats.failed, stats.ejections) == (1, 1, 5, 1)
 
 
 def test_readiness_needs_all_checks_or_one_success() -> None:
@@ -229,7 +229,7 @@ def break_off(endpoint: EndpointHandle, times: int = 5) -> None:
         endpoint.begin_attempt().finish_attempt(AttemptOutcome.BROKEN)
 
 
-def with_suspicion() -> tuple[Endpoints, list[EndpointHandle]]:
+def endpoints_with_suspects() -> tuple[Endpoints, list[EndpointHandle]]:
     group, _ = endpoints()
     suspects: list[EndpointHandle] = []
     group.on_suspected = suspects.append
@@ -237,7 +237,7 @@ def with_suspicion() -> tuple[Endpoints, list[EndpointHandle]]:
 
 
 def test_a_broken_connection_causes_a_check_before_ejection() -> None:
-    group, suspects = with_suspicion()
+    group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
     break_off(endpoint, 4)
     assert not suspects
@@ -253,7 +253,7 @@ def test_a_broken_connection_causes_a_check_before_ejection() -> None:
 
 
 def test_declined_requests_need_no_check() -> None:
-    group, suspects = with_suspicion()
+    group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
     break_off(endpoint, 3)
     fail(endpoint, 4)
@@ -265,7 +265,7 @@ def test_declined_requests_need_no_check() -> None:
 
 
 def test_a_response_clears_suspected_failures() -> None:
-    group, suspects = with_suspicion()
+    group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
     break_off(endpoint, 4)
     endpoint.begin_attempt().finish_attempt(AttemptOutcome.OK)
@@ -276,7 +276,7 @@ def test_a_response_clears_suspected_failures() -> None:
 
 
 def test_the_last_endpoint_is_not_suspected() -> None:
-    group, suspects = with_suspicion()
+    group, suspects = endpoints_with_suspects()
     fail(group.all_handles()[0])
     break_off(group.all_handles()[1], 50)
     assert not suspects
@@ -284,7 +284,7 @@ def test_the_last_endpoint_is_not_suspected() -> None:
 
 def test_checks_end_an_ejection_caused_by_a_check() -> None:
     """The ejection ends even if more requests in flight fail afterwards."""
-    group, suspects = with_suspicion()
+    group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
     break_off(endpoint)
     assert suspects == [endpoint]

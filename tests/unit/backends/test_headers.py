@@ -1,3 +1,5 @@
+"""The headers that are forwarded to backends, their sizes, and the number of hops."""
+
 from __future__ import annotations
 
 import pytest
@@ -51,7 +53,7 @@ PARENT = f"00-{1:032x}-{1:016x}-01"
 
 
 @pytest.mark.parametrize(
-    ("connection", "passing"),
+    ("connection", "expected"),
     [
         ("close", {"x-a", "x-b"}),
         ("keep-alive", {"x-a", "x-b"}),
@@ -60,10 +62,10 @@ PARENT = f"00-{1:032x}-{1:016x}-01"
         ("x-c", {"x-a", "x-b"}),
     ],
 )
-def test_headers_named_by_connection_are_not_forwarded(connection: str, passing: set[str]) -> None:
+def test_headers_named_by_connection_are_not_forwarded(connection: str, expected: set[str]) -> None:
     headers = {"x-a": "1", "connection": connection, "x-b": "2"}
-    assert set(HeaderFilter(["*"]).select(headers)) == passing
-    assert set(HeaderFilter(["*"], FORWARDED_HEADER_BYTES).select(headers)) == passing
+    assert set(HeaderFilter(["*"]).select(headers)) == expected
+    assert set(HeaderFilter(["*"], FORWARDED_HEADER_BYTES).select(headers)) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,8 @@ def test_headers_named_by_connection_are_not_forwarded(connection: str, passing:
 )
 def test_an_invalid_traceparent_is_dropped(value: str, is_valid: bool) -> None:
     headers = {"traceparent": value, "tracestate": "a=1"}
-    response = HeaderFilter(["trace*"], FORWARDED_HEADER_BYTES).select(headers)
-    assert response == (headers if is_valid else {})
+    forwarded = HeaderFilter(["trace*"], FORWARDED_HEADER_BYTES).select(headers)
+    assert forwarded == (headers if is_valid else {})
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ async def test_an_unreadable_response_names_the_backend(kind: Kind) -> None:
 
     with pytest.raises(GatewayError) as caught:
         await backend(FakeUpstream(), Reading()).perform(ServerLiveRequest(), new_context())
-    result = "backend 'b1': words" if kind is Kind.BACKEND_GARBAGE else "words"
-    assert (caught.value.public, caught.value.kind) == (result, kind)
+    expected = "backend 'b1': words" if kind is Kind.BACKEND_GARBAGE else "words"
+    assert (caught.value.public, caught.value.kind) == (expected, kind)
     assert (caught.value.detail, caught.value.retry_after) == ("d", 2.0)
 
 
@@ -189,7 +189,7 @@ async def test_a_server_without_metadata_is_generic() -> None:
     assert codec.profiles == [GENERIC, GENERIC]
 
 
-async def test_an_unreachable_server_is_retried() -> None:
+async def test_detection_is_repeated_after_a_connection_failure() -> None:
     codec = KServeCodec()
     upstream = FakeUpstream(refuse)
     remote = backend(upstream, codec, profile=None)
@@ -200,9 +200,7 @@ async def test_an_unreachable_server_is_retried() -> None:
     assert codec.profiles[-1] == KSERVE
 
 
-async def test_a_known_profile_survives_a_failed_detection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_known_profile_survives_a_failed_detection(monkeypatch: pytest.MonkeyPatch) -> None:
     codec = KServeCodec()
     remote = backend(FakeUpstream(), codec, profile=None)
     # each request detects the profile again
@@ -216,11 +214,11 @@ async def test_a_known_profile_survives_a_failed_detection(
 
 
 @pytest.mark.parametrize(
-    ("kind", "requested"),
+    ("kind", "request_count"),
     [(Kind.BAD_REQUEST, 2), (Kind.TIMEOUT, 2), (Kind.BACKEND_ERROR, 2), (Kind.NOT_FOUND, 1)],
 )
-async def test_only_a_permanent_response_is_cached(
-    monkeypatch: pytest.MonkeyPatch, kind: Kind, requested: int
+async def test_only_a_permanent_error_is_cached(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, request_count: int
 ) -> None:
     codec = KServeCodec()
     codec.answers[ServerMetadataRequest] = GatewayError(kind, "not now", origin=Origin.BACKEND)
@@ -230,8 +228,8 @@ async def test_only_a_permanent_response_is_cached(
     await remote.perform(ServerLiveRequest(), new_context())
     codec.answers[ServerMetadataRequest] = ServerMetadata("kserve", "1")
     await remote.perform(ServerLiveRequest(), new_context())
-    assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == requested
-    assert (codec.profiles[-1] == KSERVE) is (requested == 2)
+    assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == request_count
+    assert (codec.profiles[-1] == KSERVE) is (request_count == 2)
 
 
 async def test_a_callers_deadline_ends_its_wait_for_another_callers_fetch() -> None:

@@ -101,7 +101,7 @@ async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
     [({}, 0), ({"max_batch_size": 0}, 0), ({"max_batch_size": "8"}, None)]
     + [({"max_batch_size": odd}, None) for odd in (-1, True, 1.0, None)],
 )
-async def test_model_configuration_fields(settings: dict[str, Any], size: int | None) -> None:
+async def test_invalid_batch_sizes_are_ignored(settings: dict[str, Any], size: int | None) -> None:
     codec = DescribingCodec()
     codec.answers[messages.ModelConfigRequest] = messages.ModelConfig("m", settings)
     assert (await backend(codec, TRITON).describe("m", "", call())).max_batch_size == size
@@ -116,8 +116,8 @@ async def test_other_servers_get_no_configuration_request(profile: Profile) -> N
 
 async def test_metadata_with_a_batch_size_needs_no_configuration() -> None:
     codec = DescribingCodec()
-    result = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
-    assert await backend(codec).describe("m", "", call()) == result
+    metadata = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
+    assert await backend(codec).describe("m", "", call()) == metadata
     assert codec.requests == [ModelMetadataRequest("m")]
 
 
@@ -181,14 +181,14 @@ async def test_only_codecs_that_need_descriptions_get_them() -> None:
         assert codec.used_models == [("triton", model), model]
 
 
-async def refreshed_after(
+async def change_metadata(
     codec: FakeCodec, remote_backend: RemoteBackend[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> ModelMetadata:
     """Cache metadata, advance the clock by two seconds, and return new metadata of the server."""
     old = await remote_backend.describe("m", "", call())
     began = time.monotonic()
-    for one in remote_backend._metadata_cache._entries.values():
-        monkeypatch.setattr(one, "_clock", lambda: began + 2)
+    for entry in remote_backend._metadata_cache._entries.values():
+        monkeypatch.setattr(entry, "_clock", lambda: began + 2)
     new = codec.answers[ModelMetadataRequest] = ModelMetadata("m", ("2",), max_batch_size=4)
     assert await remote_backend.describe("m", "", call()) == old
     return new
@@ -203,7 +203,7 @@ async def test_a_mismatching_request_is_checked_with_refreshed_metadata(
     codec.rejection_kind = kind
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     created = backend(codec)
-    new = await refreshed_after(codec, created, monkeypatch)
+    new = await change_metadata(codec, created, monkeypatch)
     assert await created.perform(InferRequest("m"), call()) == messages.InferResponse("m")
     assert [model for model in codec.used_models if isinstance(model, ModelMetadata)] == [new]
 
@@ -219,7 +219,7 @@ async def test_a_request_that_contradicts_refreshed_metadata_is_rejected(
         with pytest.raises(GatewayError, match="does not fit"):
             await created.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 1
-    new = await refreshed_after(codec, created, monkeypatch)
+    new = await change_metadata(codec, created, monkeypatch)
     codec.refuses = new
     assert await created.describe("m", "", call(), refresh=True) == new
     with pytest.raises(GatewayError, match="does not fit"):
@@ -243,7 +243,7 @@ async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "doubted"),
+    ("kind", "is_refreshed"),
     [
         (Kind.BAD_REQUEST, True),
         (Kind.NOT_FOUND, True),
@@ -252,26 +252,26 @@ async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
     ],
 )
 async def test_a_mismatching_response_invalidates_the_metadata(
-    monkeypatch: pytest.MonkeyPatch, kind: Kind, doubted: bool
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, is_refreshed: bool
 ) -> None:
     codec = DescribingCodec(needs_metadata=True)
     codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     codec.answers[InferRequest] = error_from_server(kind)
     created = backend(codec)
-    new = await refreshed_after(codec, created, monkeypatch)
+    new = await change_metadata(codec, created, monkeypatch)
     with raises_kind(kind):
         await created.perform(InferRequest("m"), call())
-    assert (await created.describe("m", "", call()) == new) is doubted
+    assert (await created.describe("m", "", call()) == new) is is_refreshed
 
 
 @pytest.mark.parametrize(
-    ("batching", "fields"), [({"direct": {}}, {"direct": {}}), ({}, {}), (5, None), (None, None)]
+    ("batching", "expected"), [({"direct": {}}, {"direct": {}}), ({}, {}), (5, None), (None, None)]
 )
-async def test_sequence_batching_in_the_configuration(batching: Any, fields: Any) -> None:
+async def test_sequence_batching_must_be_an_object(batching: Any, expected: Any) -> None:
     codec = DescribingCodec()
     settings = {"max_batch_size": 0, "sequence_batching": batching}
     codec.answers[messages.ModelConfigRequest] = messages.ModelConfig("m", settings)
-    assert (await backend(codec, TRITON).describe("m", "", call())).sequence_batching == fields
+    assert (await backend(codec, TRITON).describe("m", "", call())).sequence_batching == expected
 
 
 @pytest.mark.parametrize("capability", ["reports_config", "reports_statistics"])
@@ -298,7 +298,7 @@ async def test_a_protocol_may_support_classes_for_every_server() -> None:
     ("profile", "expected"),
     [(TRITON, True), (INFERGATE, True), (GENERIC, False), (MLSERVER, False), (KSERVE, False)],
 )
-async def test_without_a_configuration_the_profile_decides(
+async def test_the_profile_decides_whether_classes_are_supported(
     profile: Profile, expected: bool
 ) -> None:
     assert await backend(DescribingCodec(), profile).supports_classification(call()) is expected
@@ -443,7 +443,7 @@ async def test_metadata_that_the_server_does_not_implement_needs_a_declaration(
         await created.describe("m", "", context)
 
 
-async def test_an_inference_is_never_retried() -> None:
+async def test_an_inference_is_never_sent_in_another_form() -> None:
     codec, created = alternative()
     codec.answers[InferRequest] = error_from_server(Kind.BACKEND_ERROR)
     with pytest.raises(GatewayError):

@@ -97,9 +97,9 @@ async def test_all_tasks_end_before_the_first_error_is_raised() -> None:
 
 
 async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> None:
-    spent = GatewayError(Kind.OVERLOADED, "no memory", retry_after=1.0, limit=IN_FLIGHT_BYTES)
+    exhausted = GatewayError(Kind.OVERLOADED, "no memory", retry_after=1.0, limit=IN_FLIGHT_BYTES)
     with raises_kind(Kind.OVERLOADED) as caught:
-        await backend(ScriptedUpstream(b=spent)).perform_on_all(LOAD, new_context())
+        await backend(ScriptedUpstream(b=exhausted)).perform_on_all(LOAD, new_context())
     error = caught.value
     assert (error.origin, error.limit, error.retry_after) == (Origin.GATEWAY, IN_FLIGHT_BYTES, 1.0)
 

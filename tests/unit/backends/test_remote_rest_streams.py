@@ -119,7 +119,9 @@ async def test_a_server_without_streams_gets_a_unary_call() -> None:
         (HttpResponse(400, {}, (b'{"error":"wrong"}',)), Kind.BAD_REQUEST, "wrong"),
     ],
 )
-async def test_stream_errors(before: tuple[bytes, ...], step: Any, kind: Kind, text: str) -> None:
+async def test_stream_errors_are_reported_without_a_retry(
+    before: tuple[bytes, ...], step: Any, kind: Kind, text: str
+) -> None:
     upstream = Upstream(*before, step)
     with pytest.raises(GatewayError, match=text) as caught:
         await stream_responses(upstream)

@@ -82,8 +82,8 @@ async def stream(remote: RemoteBackend[Any, Any], inference: InferRequest) -> No
 
 async def forward(remote: RemoteBackend[Any, Any], inference: InferRequest) -> None:
     number: Any = inference.parameters.get("sequence_id")
-    name = None if number is None else SequenceKey(inference.model, number)
-    await remote.infer(RpcRequest("/infer"), new_context(), name)
+    key = None if number is None else SequenceKey(inference.model, number)
+    await remote.infer(RpcRequest("/infer"), new_context(), key)
 
 
 CALLS = [perform, perform_with_declared_metadata, stream, forward]

@@ -36,7 +36,7 @@ UNIMPLEMENTED = RpcResponse(code=12, details="no such method")
 
 
 def response_of(number: str) -> RpcResponse:
-    """Return a response in MLServer's form."""
+    """Return a response with the id ``number``, in MLServer's form."""
     return RpcResponse(write_raw(InferResponse("m", "1", number)))
 
 
@@ -118,7 +118,7 @@ async def test_headers_are_returned_by_rule() -> None:
     assert context.response_headers == {"x-a": "1", "x-b": "3"}
 
 
-async def test_a_stream_without_responses() -> None:
+async def test_a_stream_without_responses_is_empty() -> None:
     assert await ids(Upstream([])) == []
 
 
@@ -159,7 +159,7 @@ async def test_errors_after_the_last_response_are_ignored() -> None:
     assert upstream.closed == 1
 
 
-async def test_no_reachable_endpoint() -> None:
+async def test_a_stream_without_a_reachable_endpoint_fails() -> None:
     unreachable = [GatewayError(Kind.CONNECT, "no")]
     with raises_kind(Kind.CONNECT, match="backend 'b': no"):
         await ids(Upstream(unreachable, unreachable))
@@ -251,7 +251,7 @@ async def test_the_timeout_bounds_the_wait_for_each_response() -> None:
     assert await anext(responses, None) is None
 
 
-async def test_a_response_that_does_not_arrive_in_time() -> None:
+async def test_a_response_that_does_not_arrive_in_time_ends_the_stream() -> None:
     upstream = Upstream([response_of("0"), 5.0])
     responses = backend(upstream, timeout=0.1).stream(REQUEST, new_context())
     await anext(responses)

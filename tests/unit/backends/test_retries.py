@@ -1,4 +1,4 @@
-"""Retries: their conditions, endpoints, number and delays, with a scripted transport."""
+"""Retries, hedging and the queue of requests, with a scripted transport."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from waiting import until
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
 A, B, C = Endpoint("a", 1), Endpoint("b", 2), Endpoint("c", 3)
-OK, DECLINES, REFUSES = RpcResponse(), RpcResponse(code=14, details="not now"), RpcResponse(code=3)
+OK, DECLINED, REFUSED = RpcResponse(), RpcResponse(code=14, details="not now"), RpcResponse(code=3)
 IDEMPOTENT = RetryPolicy(is_idempotent=True)
 Result = RpcResponse | Kind | float
-"""A response, an exception to raise, or the seconds after which to return OK."""
+"""A response, the kind of an error to raise, or the seconds after which to return OK."""
 
 
 class FakeUpstream:
@@ -92,7 +92,7 @@ class Harness:
         self.queue = (
             None if queue_limits is None else RequestQueue("b1", *queue_limits, self.counters)
         )
-        self.sending: RequestSender[RpcRequest, RpcResponse] = RequestSender(
+        self.sender: RequestSender[RpcRequest, RpcResponse] = RequestSender(
             BackendSettings("b1", ()),
             SenderState(
                 Endpoints(
@@ -118,12 +118,12 @@ class Harness:
     ) -> RpcResponse:
         context = RequestContext("test", deadline, policy=RoutePolicy(timeout, policy))
         try:
-            return await self.sending.infer(RpcRequest("/infer"), context, sequence)
+            return await self.sender.infer(RpcRequest("/infer"), context, sequence)
         finally:
             assert (self.budget.active_requests, self.budget.active_retries) == (0, 0)
 
     def infer(self, **fields: Any) -> Awaitable[RpcResponse]:
-        return self.sending.infer(RpcRequest("/x"), new_context(**fields))
+        return self.sender.infer(RpcRequest("/x"), new_context(**fields))
 
     async def error_of(self, kind: Kind, policy: RetryPolicy, sequence: Any = None) -> GatewayError:
         with raises_kind(kind) as caught:
@@ -177,14 +177,14 @@ async def test_requests_that_may_have_run_are_not_retried(kind: Kind) -> None:
 
 
 async def test_declined_requests_are_not_retried() -> None:
-    harness = Harness(DECLINES)
-    assert await harness.send_request(RetryPolicy(max_retries=3)) is DECLINES
+    harness = Harness(DECLINED)
+    assert await harness.send_request(RetryPolicy(max_retries=3)) is DECLINED
     assert harness.upstream.requests == ["a"]
 
 
 @pytest.mark.parametrize(
     ("result", "reason"),
-    [(Kind.BACKEND_GARBAGE, "broken"), (Kind.TIMEOUT, "timeout"), (DECLINES, "declined")],
+    [(Kind.BACKEND_GARBAGE, "broken"), (Kind.TIMEOUT, "timeout"), (DECLINED, "declined")],
 )
 async def test_idempotent_requests_are_retried(
     result: Result, reason: str, waits: list[int]
@@ -195,7 +195,7 @@ async def test_idempotent_requests_are_retried(
     assert harness.counters.retries == {reason: 1}
 
 
-@pytest.mark.parametrize("result", [Kind.TOO_LARGE, Kind.BAD_REQUEST, REFUSES])
+@pytest.mark.parametrize("result", [Kind.TOO_LARGE, Kind.BAD_REQUEST, REFUSED])
 async def test_permanent_errors_are_not_retried(result: Result) -> None:
     harness = Harness(result)
     if isinstance(result, Kind):
@@ -206,13 +206,13 @@ async def test_permanent_errors_are_not_retried(result: Result) -> None:
 
 
 async def test_the_latest_failure_is_reported() -> None:
-    harness = Harness(Kind.BACKEND_GARBAGE, DECLINES)
-    assert await harness.send_request(IDEMPOTENT) is DECLINES
-    harness = Harness(DECLINES, Kind.BACKEND_GARBAGE)
+    harness = Harness(Kind.BACKEND_GARBAGE, DECLINED)
+    assert await harness.send_request(IDEMPOTENT) is DECLINED
+    harness = Harness(DECLINED, Kind.BACKEND_GARBAGE)
     assert (await harness.error_of(Kind.BACKEND_GARBAGE, IDEMPOTENT)).detail == "b"
 
 
-@pytest.mark.parametrize("result", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
+@pytest.mark.parametrize("result", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINED])
 async def test_sequence_requests_are_never_sent_twice(result: Result) -> None:
     harness = Harness(result)
     if isinstance(result, Kind):
@@ -238,16 +238,14 @@ async def test_retries_during_an_outage_stay_within_the_budget() -> None:
     harness = Harness(*[Kind.BACKEND_GARBAGE] * 1000)
     policy = RetryPolicy(max_retries=3, is_idempotent=True)
     calls = (harness.infer(policy=RoutePolicy(retry=policy)) for _ in range(100))
-    response = await asyncio.gather(*calls, return_exceptions=True)
-    assert all(isinstance(each, GatewayError) for each in response)
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(each, GatewayError) for each in results)
     assert 100 < len(harness.upstream.requests) <= 100 + 20 * 3
     assert harness.counters.budget_exhausted >= 80
     assert (harness.budget.active_requests, harness.budget.active_retries) == (0, 0)
 
 
-async def test_no_retry_past_the_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_no_retry_past_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "backoff", lambda attempt: 10.0)
     harness = Harness(Kind.BACKEND_GARBAGE)
     with raises_kind(Kind.BACKEND_GARBAGE):
@@ -277,7 +275,7 @@ async def test_per_try_timeouts_are_within_the_deadline() -> None:
     assert harness.upstream.timeouts[0] <= 1 / 256
 
 
-async def test_the_per_try_timeout_applies_to_idempotent_requests() -> None:
+async def test_the_per_try_timeout_does_not_apply_to_sequences() -> None:
     harness = Harness(OK)
     policy = RetryPolicy(is_idempotent=True, per_try_timeout=0.01)
     assert await harness.send_request(policy, SequenceKey("m", 1)) is OK
@@ -291,7 +289,7 @@ async def test_failed_messages_are_released() -> None:
     async def failing(harness: Harness, policy: RetryPolicy) -> weakref.ref[Wire]:
         wire = Wire("/infer")
         with pytest.raises(GatewayError):
-            await harness.sending.infer(
+            await harness.sender.infer(
                 wire, RequestContext("test", policy=RoutePolicy(retry=policy))
             )
         return weakref.ref(wire)
@@ -310,10 +308,10 @@ async def test_failed_messages_are_released() -> None:
 
 async def read_stream(harness: Harness, policy: RetryPolicy) -> list[RpcResponse]:
     context = RequestContext("test", policy=RoutePolicy(retry=policy))
-    return [each async for each in harness.sending.stream(RpcRequest("/stream"), context, None)]
+    return [each async for each in harness.sender.stream(RpcRequest("/stream"), context, None)]
 
 
-@pytest.mark.parametrize("result", [Kind.CONNECT, Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
+@pytest.mark.parametrize("result", [Kind.CONNECT, Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINED])
 async def test_a_stream_is_retried_before_its_first_message(result: Result) -> None:
     harness = Harness(result)
     assert await read_stream(harness, IDEMPOTENT) == [OK]
@@ -322,8 +320,8 @@ async def test_a_stream_is_retried_before_its_first_message(result: Result) -> N
 
 
 async def test_the_rejection_of_a_repeatedly_declined_stream_is_returned() -> None:
-    harness = Harness(DECLINES, DECLINES)
-    assert await read_stream(harness, IDEMPOTENT) == [DECLINES]
+    harness = Harness(DECLINED, DECLINED)
+    assert await read_stream(harness, IDEMPOTENT) == [DECLINED]
 
 
 async def test_a_started_stream_is_not_retried() -> None:
@@ -372,7 +370,7 @@ async def test_a_hedge_loses_and_is_cancelled() -> None:
 
 
 async def test_a_failed_hedge_is_ignored() -> None:
-    for bad in (Kind.BACKEND_GARBAGE, DECLINES):
+    for bad in (Kind.BACKEND_GARBAGE, DECLINED):
         harness = Harness(0.05, bad)
         assert await harness.send_request(hedging(after_seconds=0.01)) is OK
         assert harness.counters.hedges_lost == 1
@@ -472,18 +470,18 @@ async def test_a_caller_cancelled_in_the_queue_takes_no_slot() -> None:
     assert await harness.infer() is OK
 
 
-async def test_metadata_requests_do_not_queue() -> None:
+async def test_requests_other_than_inferences_do_not_queue() -> None:
     harness = Harness(SLOW, queue_limits=(1, 0))
     first = asyncio.ensure_future(harness.infer())
     await until(lambda: harness.upstream.requests == ["a"])
-    assert await harness.sending.exchange(RpcRequest("/ready"), new_context()) is OK
+    assert await harness.sender.exchange(RpcRequest("/ready"), new_context()) is OK
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_a_stream_keeps_its_slot_until_it_ends() -> None:
     harness = Harness(OK, queue_limits=(1, 0))
-    messages = harness.sending.stream(RpcRequest("/s"), new_context(), None)
+    messages = harness.sender.stream(RpcRequest("/s"), new_context(), None)
     assert await anext(messages) is OK
     with raises_kind(Kind.OVERLOADED):
         await harness.infer()

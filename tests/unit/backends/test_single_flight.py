@@ -112,9 +112,9 @@ async def test_an_error_holds_no_references_to_its_waiters() -> None:
 
     server.cache = SingleFlightCache(unreachable)
     with garbage_collector_disabled():
-        response = await asyncio.gather(*(fetch() for _ in range(3)), return_exceptions=True)
-        assert [str(each) for each in response] == ["down"] * 3
-        del response
+        errors = await asyncio.gather(*(fetch() for _ in range(3)), return_exceptions=True)
+        assert [str(each) for each in errors] == ["down"] * 3
+        del errors
         await run_pending()
         assert [each() for each in references] == [None] * 3
 
@@ -136,12 +136,12 @@ async def test_a_cancelled_leader_is_replaced_by_a_waiter() -> None:
 async def test_a_waiter_may_be_cancelled() -> None:
     server = Server()
     server.open.clear()
-    fetch, tasks = server.get(), server.get()
+    leader, waiter = server.get(), server.get()
     await run_pending()
-    tasks.cancel()
+    waiter.cancel()
     await run_pending()
     server.open.set()
-    assert await fetch == 1
+    assert await leader == 1
     assert server.requests == 1
 
 
@@ -174,11 +174,11 @@ async def test_a_leading_callers_timeout_is_not_shared() -> None:
 
 async def test_a_fetch_timeout_fails_all_waiters() -> None:
     server = Server()
-    send_request: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.fetch_value
+    fetch_value: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.fetch_value
 
     async def with_deadline(context: RequestContext) -> tuple[int, float]:
         context.shorten_deadline(time.monotonic() + 1)
-        return await send_request(context)
+        return await fetch_value(context)
 
     cache: SingleFlightCache[int] = SingleFlightCache(with_deadline)
     server.error = GatewayError(Kind.TIMEOUT, "silent")

@@ -46,6 +46,6 @@ def test_a_table_knows_what_was_added_until_it_is_replaced() -> None:
 
 def test_processes_share_a_table() -> None:
     fd = SharedStore.create_file()
-    one, two, alone = SharedStore(fd), SharedStore(fd), LocalStore()
-    assert [store.seen.add(7) for store in (one, two, alone, alone)] == [False, True, False, True]
+    one, two, local = SharedStore(fd), SharedStore(fd), LocalStore()
+    assert [store.seen.add(7) for store in (one, two, local, local)] == [False, True, False, True]
     os.close(fd)

@@ -101,7 +101,7 @@ def test_parameters_that_are_large_or_not_json_are_uncacheable(value: dict[str, 
         key_parts(replace(REQUEST, parameters=value), (), frozenset())
 
 
-def test_deeply_nested_parameters_are_uncacheable_or_have_a_key() -> None:
+def test_deeply_nested_parameters_are_uncacheable() -> None:
     nested: Any = 0
     for _ in range(5000):
         nested = [nested]
@@ -109,7 +109,7 @@ def test_deeply_nested_parameters_are_uncacheable_or_have_a_key() -> None:
         key_parts(replace(REQUEST, parameters={"a": nested}), (), frozenset())
 
 
-def test_a_nested_lists_weight_counts() -> None:
+def test_the_weight_of_a_repeated_list_counts_each_time() -> None:
     shared = [0] * 1000
     with pytest.raises(UncacheableError):
         check_weight([[shared] * 100])

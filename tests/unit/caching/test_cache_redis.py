@@ -189,7 +189,7 @@ async def test_a_value_that_another_program_has_changed_is_a_miss(client: Any, c
     assert one.failures == 0
 
 
-async def test_a_key_of_another_type_counts_as_a_failure(client: Any) -> None:
+async def test_a_key_of_another_type_is_a_miss(client: Any) -> None:
     one = Gateway(client)
     await one.store()
     key = await stored_key(client)

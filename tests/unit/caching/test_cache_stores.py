@@ -133,18 +133,18 @@ def test_processes_see_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
     async def run() -> None:
         for number, data, reads in steps:
             if reads:
-                found = await stores[0].get(key(number), 2.0)
-                if found is None:
+                stored = await stores[0].get(key(number), 2.0)
+                if stored is None:
                     model.pop(number, None)
                 else:
-                    assert found.value == model[number]
+                    assert stored.value == model[number]
             elif await stores[1].put(key(number), value(data)):
                 model[number] = data
                 assert await stores[0].get(key(number), 2.0) == value(data)
             usage = stores[0].usage()
             assert usage.bytes <= 12 * BLOCK_BYTES
             used = [await stores[0].get(key(n), 2.0) for n in range(6)]
-            stored_values = [stored for stored in used if stored is not None]
+            stored_values = [each for each in used if each is not None]
             assert usage.entries == len(stored_values)
             blocks = sum(max(1, -(-len(s.value) // BLOCK_BYTES)) for s in stored_values)
             assert usage.bytes == blocks * BLOCK_BYTES
@@ -246,14 +246,14 @@ def test_killed_writers_never_corrupt_a_value(file: int) -> None:
     for writer in writers:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"!\n"
-    found = 0
+    hits = 0
     for number in range(100):
         stored = asyncio.run(store.get(key(number % 10), 2.0))
         if stored is not None:
-            found += 1
+            hits += 1
             assert len(stored.value) % BLOCK_BYTES == 0
             assert len(set(stored.value)) == 1
-    assert found
+    assert hits
     for writer in writers:
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
@@ -268,7 +268,7 @@ async def test_the_lock_is_held_until_the_end_of_a_change(
 ) -> None:
     """The first change maps the blocks. Closing the previous maps must not release the lock."""
     store = shared(file)
-    take = (
+    lock_program = (
         "import fcntl, sys\n"
         "try:\n"
         "    fcntl.lockf(int(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
@@ -278,9 +278,9 @@ async def test_the_lock_is_held_until_the_end_of_a_change(
     outcomes = []
     link = SharedStore._link_newest
 
-    def fail_to_link(store: SharedStore, entry: int) -> None:
+    def try_to_lock_and_link(store: SharedStore, entry: int) -> None:
         other = subprocess.run(
-            [sys.executable, "-c", take, str(file)],
+            [sys.executable, "-c", lock_program, str(file)],
             pass_fds=[file],
             capture_output=True,
             text=True,
@@ -289,7 +289,7 @@ async def test_the_lock_is_held_until_the_end_of_a_change(
         outcomes.append(other.stderr.strip())
         link(store, entry)
 
-    monkeypatch.setattr(SharedStore, "_link_newest", fail_to_link)
+    monkeypatch.setattr(SharedStore, "_link_newest", try_to_lock_and_link)
     for number in range(2):
         assert await store.put(key(number), value(b"abc"))
     larger = shared(file, 4 * SIZE)

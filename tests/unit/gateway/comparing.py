@@ -70,7 +70,7 @@ class Store:
 
 
 class Harness:
-    """A route to ``own``, mirrored to ``mirror``. ``twin`` is a second old server."""
+    """A gateway that mirrors requests from ``own`` to ``mirror``. ``twin`` is like ``own``."""
 
     def __init__(
         self,

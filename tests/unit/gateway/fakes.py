@@ -1,4 +1,4 @@
-"""A protocol of one line of text, and a backend that records its requests."""
+"""A protocol of one line of text, and backends that record their requests."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class LineCodec:
             InferRequest(summary.model, summary.version, wire.method.split(" ")[3])
         )
 
-    def build_response(self, answer: Response, parsed: ParsedRequest) -> RpcResponse:
-        return RpcResponse([repr(answer).encode()])
+    def build_response(self, response: Response, parsed: ParsedRequest) -> RpcResponse:
+        return RpcResponse([repr(response).encode()])
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
         return RpcResponse(code=3, details=f"{error.kind.value}: {error.public}")

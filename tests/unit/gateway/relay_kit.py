@@ -272,7 +272,7 @@ class Stack:
             offload=self.offload,
         )
         policy: Any = self.backend._endpoints._cluster._policy
-        policy._random = lambda: 0.0  # both start with the first endpoint
+        policy._random = lambda: 0.0  # both stacks start with the first endpoint
         self.admission = Admission(self.limits)
         self.listener = self.new_listener()
         self.listener.loop = loop
@@ -556,7 +556,7 @@ def request_message(model: str, size: int = 4, kind: str = "raw") -> bytes:
 
 
 def legacy_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
-    """Return an InferRequest of the legacy API, with the same arguments."""
+    """Return an InferRequest of the legacy API; ``kind`` is as for ``request_message``."""
     if kind == "garbage":
         return b"\xff" * size
     header = legacy.InferRequestHeader(batch_size=1)

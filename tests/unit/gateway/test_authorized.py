@@ -46,7 +46,7 @@ from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import GatewayServices
 from infergate.routing.table import Route, RouteTable
 
-EVERY = frozenset(RULE_OPERATIONS.values())
+ALL_OPERATIONS = frozenset(RULE_OPERATIONS.values())
 
 
 def gateway(backend: Any, *patterns: str) -> AuthorizedGateway:
@@ -62,7 +62,7 @@ def caller(*rules: AccessRule) -> RequestContext:
 
 
 def rule(models: str, *operations: str) -> AccessRule:
-    return AccessRule(("*",), (models,), frozenset(operations) or EVERY)
+    return AccessRule(("*",), (models,), frozenset(operations) or ALL_OPERATIONS)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,7 @@ def rule(models: str, *operations: str) -> AccessRule:
         ServerStatusRequest(),
     ],
 )
-async def test_unauthorized_operations_reach_no_backend(
-    operation: Any,
-) -> None:
+async def test_unauthorized_operations_reach_no_backend(operation: Any) -> None:
     memory = Memory("b")
     created = gateway(memory)
     for context in (
@@ -126,15 +124,15 @@ async def test_lists_leave_out_models_without_permission() -> None:
     status = await perform(created, ServerStatusRequest(), ServerStatus, client)
     assert [each.metadata.name for each in status.models] == ["identity"]
     assert status.models[0].statistics == ()
-    every = await perform(created, ModelStatisticsRequest(), ModelStatistics, client)
-    assert {each["name"] for each in every.models} <= {"simple"}
-    everything = caller(rule("*"))
-    status = await perform(created, ServerStatusRequest(), ServerStatus, everything)
+    statistics = await perform(created, ModelStatisticsRequest(), ModelStatistics, client)
+    assert {each["name"] for each in statistics.models} <= {"simple"}
+    unrestricted = caller(rule("*"))
+    status = await perform(created, ServerStatusRequest(), ServerStatus, unrestricted)
     assert len(status.models) > 1
     assert any(each.statistics for each in status.models)
 
 
-async def test_the_status_of_one_model_is_rejected_like_its_metadata() -> None:
+async def test_the_status_of_a_model_without_permission_is_rejected() -> None:
     created = gateway(BuiltinBackend("b"))
     with raises_kind(Kind.FORBIDDEN):
         await created.perform(ServerStatusRequest("simple"), caller(rule("ident*")))
@@ -146,14 +144,14 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
     caplog.set_level(logging.INFO, "infergate.audit")
     memory = Memory("b")
     created = gateway(memory)
-    some, every = caller(rule("m", "repository")), caller(rule("*", "repository"))
-    others = {"unload_dependents": True}
+    for_one, for_all = caller(rule("m", "repository")), caller(rule("*", "repository"))
+    dependents = {"unload_dependents": True}
     with raises_kind(Kind.FORBIDDEN):
-        await created.perform(ModelUnloadRequest("m", parameters=others), some)
+        await created.perform(ModelUnloadRequest("m", parameters=dependents), for_one)
     assert "outcome=forbidden" in caplog.text
     assert memory.requests == []
-    await created.perform(ModelUnloadRequest("m", parameters={"unload_dependents": False}), some)
-    await created.perform(ModelUnloadRequest("m", parameters=others), every)
+    await created.perform(ModelUnloadRequest("m", parameters={"unload_dependents": False}), for_one)
+    await created.perform(ModelUnloadRequest("m", parameters=dependents), for_all)
     assert len(memory.requests) == 2
 
 
@@ -180,7 +178,7 @@ async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) 
     assert caught.value.kind is not Kind.FORBIDDEN
 
 
-def test_the_authorizer_gets_the_routes_label() -> None:
+def test_the_label_is_that_of_the_matching_route() -> None:
     table = RouteTable([Route("bert-*", "b"), Route("m", "b")])
     created = RoutingGateway(table, {"b": Memory("b")}, {})
     assert [created.route_label(each, "", {}) for each in ("bert-1", "m", "x")] == [
@@ -240,7 +238,7 @@ async def test_a_frontend_authorizes_before_parsing() -> None:
     assert [each.model for each in gate.requests] == ["m"] * 4
 
 
-async def test_a_frontend_applies_its_authorizer() -> None:
+async def test_a_frontend_serves_permitted_requests() -> None:
     for forwards in (True, False):
         codec = LineCodec()
         frontend = Frontend(
@@ -272,7 +270,7 @@ def services(gate: FakeAuthorizer) -> GatewayServices:
     return authorized_services(own, gate, lambda error: RpcResponse(code=7, details=error.public))
 
 
-async def test_own_services_are_health_and_metadata() -> None:
+async def test_own_services_are_authorized_as_health_and_metadata() -> None:
     gate = FakeAuthorizer()
     guarded = services(gate)
     response = await guarded.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), new_context())

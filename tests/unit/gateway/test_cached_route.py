@@ -42,7 +42,7 @@ RESPONSE = InferResponse("m", "1", "", {"p": 1}, (replace(X, name="y"),))
 
 
 class Server:
-    """The inferences behind the cache. With ``is_manual``, tests end them through ``pending``."""
+    """The route behind the cache. With ``is_manual``, tests end inferences through ``pending``."""
 
     def __init__(self, is_manual: bool) -> None:
         self.contexts: list[RequestContext] = []
@@ -155,7 +155,7 @@ async def test_a_different_inference_is_sent() -> None:
     assert harness.calls == 2
 
 
-async def test_ignored_parameters_do_not_matter() -> None:
+async def test_ignored_parameters_do_not_prevent_a_hit() -> None:
     harness = Harness(ignored=frozenset({"priority"}))
     await harness.infer()
     await harness.infer(replace(REQUEST, parameters={"priority": 1}))
@@ -240,7 +240,7 @@ async def test_streams_bypass_the_cache() -> None:
     assert harness.store.usage().entries == 0
 
 
-async def test_no_store_neither_uses_nor_keeps_a_response() -> None:
+async def test_a_no_store_request_neither_uses_nor_keeps_a_response() -> None:
     harness = Harness()
     await harness.infer(cache_control="max-age=5, No-Store")
     assert harness.store.usage().entries == 0
@@ -251,7 +251,7 @@ async def test_no_store_neither_uses_nor_keeps_a_response() -> None:
     assert context.response_headers["cache-status"] == "infergate; fwd=request"
 
 
-async def test_no_cache_is_sent_and_replaces_the_response() -> None:
+async def test_a_no_cache_request_is_sent_and_replaces_the_response() -> None:
     harness = Harness()
     await harness.infer()
     harness.server.response = replace(RESPONSE, parameters={"p": 2})
@@ -317,7 +317,7 @@ async def test_a_worker_that_has_only_seen_hits_notices_another_version() -> Non
     assert (await harness.infer()).version == "2"
 
 
-async def test_the_first_use_of_two_notices_another_version() -> None:
+async def test_a_first_use_that_is_not_stored_notices_another_version() -> None:
     harness = Harness(min_uses=2)
     for calls in (1, 2, 2):
         assert (await harness.infer()).version == "1"
@@ -334,7 +334,7 @@ async def test_an_inference_that_began_before_an_invalidation_is_not_used_later(
     await harness.cache.invalidate("own")
     new = harness.start()
     await settle()
-    assert harness.calls == 2  # it does not wait for the previous inference either
+    assert harness.calls == 2  # the new inference does not join the old one
     harness.server.pending[0].set_result(RESPONSE)
     await old
     harness.server.pending[1].set_result(replace(RESPONSE, parameters={"p": "new"}))
@@ -368,9 +368,9 @@ async def test_inferences_with_other_ignored_parameters_do_not_wait_for_each_oth
     first = harness.start(replace(REQUEST, parameters={"timeout": 1}))
     second = harness.start(replace(REQUEST, parameters={"timeout": 1000}))
     await settle()
-    refused, answered = harness.server.pending
-    refused.set_exception(GatewayError(Kind.BACKEND_ERROR, "too late"))
-    answered.set_result(RESPONSE)
+    failing, succeeding = harness.server.pending
+    failing.set_exception(GatewayError(Kind.BACKEND_ERROR, "too late"))
+    succeeding.set_result(RESPONSE)
     with pytest.raises(GatewayError, match="too late"):
         await first
     assert (await second).outputs == RESPONSE.outputs
@@ -429,15 +429,15 @@ async def test_the_first_client_may_leave_while_others_wait() -> None:
     await settle()
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    own_id = harness.server.contexts[0].memory
-    assert isinstance(own_id, Budget)
-    assert own_id is not account
-    assert (account.held, own_id.held) == (997, 3)  # the inference still holds the inputs
+    inference_memory = harness.server.contexts[0].memory
+    assert isinstance(inference_memory, Budget)
+    assert inference_memory is not account
+    assert (account.held, inference_memory.held) == (997, 3)  # the inference still holds the inputs
     assert not harness.server.cancelled
     harness.server.pending[0].set_result(RESPONSE)
     assert await second == replace(RESPONSE, id="2")
     await settle()
-    assert own_id.held == 0
+    assert inference_memory.held == 0
     assert harness.calls == 1
 
 
@@ -554,21 +554,21 @@ async def test_a_response_is_not_kept_if_memory_is_short() -> None:
 
 
 @pytest.mark.parametrize("operation", [ModelLoadRequest("m"), ModelUnloadRequest("m")])
-@pytest.mark.parametrize("result", [None, GatewayError(Kind.BACKEND_ERROR, "no")])
-async def test_loading_a_model_makes_the_responses_of_its_backend_obsolete(
-    operation: Any, result: GatewayError | None
+@pytest.mark.parametrize("error", [None, GatewayError(Kind.BACKEND_ERROR, "no")])
+async def test_loading_or_unloading_a_model_reports_a_change_of_its_backend(
+    operation: Any, error: GatewayError | None
 ) -> None:
-    changed: list[tuple[str, bool]] = []
+    changes: list[tuple[str, bool]] = []
 
     async def on_change(backend: str, is_finished: bool) -> None:
-        changed.append((backend, is_finished))
+        changes.append((backend, is_finished))
 
-    backend = Memory("own", result)
+    backend = Memory("own", error)
     permissions = ControlPermissions(repository=True)
     options = GatewayOptions(permissions=permissions, models_changed=on_change)
     gateway = RoutingGateway(RouteTable([Route("m", "own")]), {"own": backend}, {}, options)
     try:
         await gateway.perform(operation, new_context())
     except GatewayError:
-        assert result is not None
-    assert changed == [("own", result is None)]
+        assert error is not None
+    assert changes == [("own", error is None)]

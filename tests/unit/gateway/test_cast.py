@@ -69,7 +69,7 @@ async def test_inputs_are_cast_for_a_backend_without_their_datatype() -> None:
     backend = LimitedBackend("b")
     response = await infer(gateway_for(backend), new_context(), BOOL, BF16)
     assert received_inputs(backend) == (UINT8, FP32)
-    assert response.outputs == (UINT8, FP32)  # unchanged
+    assert response.outputs == (UINT8, FP32)  # not cast back
     assert backend.described == []
 
 
@@ -87,7 +87,7 @@ async def test_inputs_are_cast_back_if_the_client_cannot_send_the_models_datatyp
     assert backend.described == [("m", "", False)]
 
 
-async def test_inputs_are_cast_back_only_to_the_declared_datatype() -> None:
+async def test_inputs_of_the_models_datatype_are_not_cast_back() -> None:
     backend = Memory("b")
     backend.description = ModelMetadata("m", inputs=(TensorMetadata("b", "UINT8", (-1,)),))
     await infer(gateway_for(backend), limited_client_context(), UINT8, FP32)
@@ -102,20 +102,20 @@ async def test_memory_of_casts_is_counted() -> None:
     to_client.answer = InferResponse("m", outputs=(half,))
     cast_back.description = MODEL
     cast_back.answer = InferResponse("m")
-    for backend, context, tensors, created in (
+    for backend, context, tensors, cast_bytes in (
         (to_backend, new_context(), half, 4 * elements),
         (to_client, limited_client_context(), UINT8, 4 * elements),
         (cast_back, limited_client_context(), full, 2 * elements),
     ):
-        context.memory = memory = Budget(created)
+        context.memory = memory = Budget(cast_bytes)
         await infer(gateway_for(backend), context, tensors)
-        assert memory.held == created
-        context.memory = Budget(created - 1)
+        assert memory.held == cast_bytes
+        context.memory = Budget(cast_bytes - 1)
         with pytest.raises(GatewayError, match="full"):
             await infer(gateway_for(backend), context, tensors)
 
 
-async def test_metadata_is_in_the_clients_names() -> None:
+async def test_renamed_inputs_are_cast_back() -> None:
     backend = Memory("b")
     backend.description = ModelMetadata("m", inputs=(TensorMetadata("theirs", "BOOL", (-1,)),))
     await infer(gateway_for(backend, inputs={"b": "theirs"}), limited_client_context(), UINT8)
@@ -124,7 +124,7 @@ async def test_metadata_is_in_the_clients_names() -> None:
     ]
 
 
-async def test_declared_metadata_casts_back_too() -> None:
+async def test_inputs_are_cast_back_with_declared_metadata() -> None:
     backend = Memory("b")
     await infer(gateway_for(backend, declared={"m": MODEL}), limited_client_context(), UINT8)
     assert received_inputs(backend) == (BOOL,)
@@ -135,7 +135,7 @@ async def test_declared_metadata_casts_back_too() -> None:
     ("context", "backend"),
     [(new_context(), Memory("b")), (limited_client_context(), LimitedBackend("b"))],
 )
-async def test_no_cast_and_no_metadata_request_if_both_sides_support_all(
+async def test_no_cast_and_no_metadata_request_if_both_sides_support_the_same_datatypes(
     context: RequestContext, backend: Memory
 ) -> None:
     backend.description = MODEL

@@ -1,4 +1,4 @@
-"""A frontend offloads expensive inflation and deflation to a helper, and counts its memory."""
+"""Codec work that a frontend or backend offloads to a helper, and the memory that it counts."""
 
 import gzip
 import json
@@ -73,7 +73,7 @@ def _compressed(elements: int) -> HttpRequest:
     return HttpRequest("POST", PATH, "", headers, (gzip.compress(head + bytes(elements)),))
 
 
-def _answer(elements: int) -> HttpResponse:
+def _reply(elements: int) -> HttpResponse:
     fields = {"model_name": "m", "outputs": [{"name": "O", "datatype": "BYTES", "shape": [1],
             "data": ["x" * elements]}]}  # fmt: skip
     return HttpResponse(200, {"content-type": "application/json"}, [json.dumps(fields).encode()])
@@ -89,7 +89,7 @@ async def test_a_helper_inflates_long_bodies_and_memory_is_counted() -> None:
     offload, memory = InlineOffload(), Budget(64 * MIB)
     wire = _compressed(4 * MIB)
     cost = len(gzip.decompress(join_parts(wire.body)))
-    response = await _frontend(offload, _answer(1)).respond(wire, new_context(memory=memory))
+    response = await _frontend(offload, _reply(1)).respond(wire, new_context(memory=memory))
     assert response.status == 200
     (job,) = offload.jobs
     assert (job.name, job.client, job.cost) == ("validate", ("", "test"), cost)
@@ -99,7 +99,7 @@ async def test_a_helper_inflates_long_bodies_and_memory_is_counted() -> None:
 
 async def test_no_inflation_without_memory() -> None:
     offload = InlineOffload()
-    response = await _frontend(offload, _answer(1)).respond(
+    response = await _frontend(offload, _reply(1)).respond(
         _compressed(4 * MIB), new_context(memory=Budget(MIB))
     )
     assert (response.status, offload.jobs) == (503, [])
@@ -123,7 +123,7 @@ def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
     [
         (_json(MIB, "gzip"), 3 * MIB),
         (_json(MIB, "gzip", members=3), 3 * MIB),
-        (_json(MIB, "deflate"), 5 * MIB),  # without a length
+        (_json(MIB, "deflate"), 5 * MIB),  # the inflated length is unknown
     ],
 )
 async def test_inflated_json_is_counted_by_its_parsing_memory(
@@ -131,14 +131,14 @@ async def test_inflated_json_is_counted_by_its_parsing_memory(
 ) -> None:
     memory = Budget(1024 * MIB)
     context = new_context(memory=memory)
-    response = await _frontend(InlineOffload(), _answer(1)).respond(wire, context)
+    response = await _frontend(InlineOffload(), _reply(1)).respond(wire, context)
     assert response.status == 200
     is_gzip = wire.headers["content-encoding"] == "gzip"
-    inflating = (
+    inflated_bytes = (
         len(gzip.decompress(join_parts(wire.body))) if is_gzip else total_size(wire.body) * 1032
     )
-    assert inflating + 20 * 2 * MIB <= memory.peak + total_size(wire.body)
-    assert memory.peak <= inflating + 20 * maximum
+    assert inflated_bytes + 20 * 2 * MIB <= memory.peak + total_size(wire.body)
+    assert memory.peak <= inflated_bytes + 20 * maximum
 
 
 @pytest.mark.parametrize(("elements", "jobs"), [(100 * KIB, []), (300 * KIB, ["rewrite_response"])])
@@ -147,17 +147,17 @@ async def test_a_helper_compresses_long_passed_through_responses(
 ) -> None:
     offload = InlineOffload()
     wire = replace(_compressed(1), headers={HEADER: "0", "accept-encoding": "gzip"}, body=(b"",))
-    frontend = _frontend(offload, _answer(elements), validate=False)
+    frontend = _frontend(offload, _reply(elements), validate=False)
     response = await frontend.respond(wire, new_context())
     assert response.headers["content-encoding"] == "gzip"
     assert b"x" * elements in gzip.decompress(bytes(join_parts(response.body)))
     assert [each.name for each in offload.jobs] == jobs
-    assert not jobs or offload.jobs[0].arguments[1].body == ()  # the request's tensors stay here
+    assert not jobs or offload.jobs[0].arguments[1].body == ()  # no tensors are sent
 
 
 async def test_a_helper_finds_the_sequence_of_unchecked_messages() -> None:
     offload = InlineOffload()
-    frontend = _frontend(offload, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
+    frontend = _frontend(offload, _reply(1), validate=False, retry=RetryPolicy(is_idempotent=True))
     response = await frontend.respond(_compressed(MIB), new_context())
     assert response.status == 200
     assert [each.name for each in offload.jobs] == ["sequence_of"]
@@ -174,7 +174,9 @@ async def test_a_helper_finds_the_sequence_of_unchecked_messages() -> None:
         ("unix", "", ""),
     ],
 )
-async def test_clients_that_share_helpers(peer: str, identity: str, client: str) -> None:
+async def test_helpers_group_jobs_by_identity_or_address(
+    peer: str, identity: str, client: str
+) -> None:
     class Permit:
         def __init__(self) -> None:
             self.identity = identity
@@ -184,7 +186,7 @@ async def test_clients_that_share_helpers(peer: str, identity: str, client: str)
 
     offload, context = InlineOffload(), new_context(permit=Permit())
     context.peer = peer
-    await _frontend(offload, _answer(1)).respond(_compressed(MIB), context)
+    await _frontend(offload, _reply(1)).respond(_compressed(MIB), context)
     assert offload.jobs[0].client == (client, peer)
 
 
@@ -248,15 +250,15 @@ async def test_a_helper_rewrites_a_legacy_response_of_many_fields() -> None:
     message = pb.InferRequest(model_name="m", model_version=-1, meta_data=header, raw_input=[b"\0"])
     wire = RpcRequest(INFER, (message.SerializeToString(),))
     checked = codec.validate(wire, codec_offload.limits).complete(MODEL)
-    result = pb.InferResponse(raw_output=[bytes(4)])
-    result.request_status.code = 1
-    output = result.meta_data.output.add(name="O")
+    reply = pb.InferResponse(raw_output=[bytes(4)])
+    reply.request_status.code = 1
+    output = reply.meta_data.output.add(name="O")
     output.raw.batch_byte_size = 4
     output.raw.dims.append(1)
     fields = b"\x2a\x00" * 80_000
     size = len(fields)
-    many = b"\x12" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
-    arguments = RpcResponse((result.SerializeToString() + many + fields,)), checked, "", ""
+    prefix = b"\x12" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
+    arguments = RpcResponse((reply.SerializeToString() + prefix + fields,)), checked, "", ""
     with pytest.raises(NeedsOffloadError):
         codec.rewrite_response(*arguments, codec_offload.limits)
     response = await codec_offload.build_in_helper(
@@ -318,7 +320,7 @@ async def test_a_response_is_counted_before_it_is_written() -> None:
     assert memory.peak >= size > MIB
     with pytest.raises(GatewayError, match="full"):
         await offload.write_response(new_context(memory=Budget(MIB)), build, response, parsed)
-    assert len(sizes) == 1  # the second one was not written
+    assert len(sizes) == 1  # the second response was not written
 
 
 async def test_a_response_over_the_limit_is_refused_before_and_after_it_is_written() -> None:

@@ -26,12 +26,12 @@ from infergate.routing.table import Rewrite, SplitTarget
 from memory_budget import Budget
 from waiting import until
 
-TWIN = MirrorComparison(baseline=Baseline("twin", 100.0))
-SAME = MirrorComparison(baseline=Baseline("", 100.0))
+TWIN_BASELINE = MirrorComparison(baseline=Baseline("twin", 100.0))
+OWN_BASELINE = MirrorComparison(baseline=Baseline("", 100.0))
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_batch_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparer_module, "_BATCH_SECONDS", 0.0)
 
 
@@ -107,7 +107,7 @@ async def test_a_client_never_waits_for_the_mirror_or_the_comparison() -> None:
     harness = Harness()
     harness.offload.may_run.clear()
     for _ in range(3):
-        await harness.infer()  # hangs if it waits
+        await harness.infer()  # hangs if the client waits
     await until(lambda: harness.offload.jobs)
     assert await harness.infer() == harness.own.answer
     assert not harness.results
@@ -305,7 +305,7 @@ async def test_responses_of_the_mirrors_own_backend_are_not_compared() -> None:
     own_count = len(harness.own.requests)
     assert 25 < own_count < 75
     await harness.check_results(different=own_count)
-    # the mirror served 100 - own requests, and got copies of the others
+    # the mirror served the other requests, and got copies of those of ``own``
     assert len(harness.mirror.requests) == 100
     renamed = Harness(split=[SplitTarget("mirror", 100.0, Rewrite("other"))])
     await renamed.infer()
@@ -323,7 +323,7 @@ async def test_a_route_mirrored_to_its_own_backend_measures_noise() -> None:
 
 
 async def test_noise_is_measured_with_a_second_old_server() -> None:
-    harness = Harness(TWIN)
+    harness = Harness(TWIN_BASELINE)
     harness.twin.answer = response(output(1, 2.25))
     await harness.infer()
     await harness.check_results(equal=1)
@@ -332,7 +332,7 @@ async def test_noise_is_measured_with_a_second_old_server() -> None:
 
 
 async def test_noise_is_measured_by_sending_the_request_once_more() -> None:
-    harness = Harness(SAME)
+    harness = Harness(OWN_BASELINE)
     await harness.infer()
     await harness.check_results(equal=1)
     assert len(harness.own.requests) == 2
@@ -340,11 +340,11 @@ async def test_noise_is_measured_by_sending_the_request_once_more() -> None:
 
 
 async def test_the_target_that_served_a_request_gets_it_once_more() -> None:
-    harness = Harness(SAME, split=[SplitTarget("twin", 100.0, Rewrite())])
+    harness = Harness(OWN_BASELINE, split=[SplitTarget("twin", 100.0, Rewrite())])
     await harness.infer()
     await harness.check_results(equal=1)
     assert [len(each.requests) for each in (harness.own, harness.twin)] == [0, 2]
-    harness = Harness(SAME, fallback="twin")
+    harness = Harness(OWN_BASELINE, fallback="twin")
     harness.own.answer = GatewayError(Kind.CONNECT, "connection refused")
     await harness.infer()
     await harness.check_results(equal=1)
@@ -361,18 +361,18 @@ async def test_only_a_share_gets_the_baseline() -> None:
 
 async def test_a_request_of_a_sequence_is_never_sent_twice_to_the_same_backend() -> None:
     request = InferRequest("m", "", "id", {"sequence_id": 7})
-    harness = Harness(SAME)
+    harness = Harness(OWN_BASELINE)
     await harness.infer(request)
     await harness.check_results(equal=1)
     assert len(harness.own.requests) == 1
-    harness = Harness(TWIN)
+    harness = Harness(TWIN_BASELINE)
     await harness.infer(request)
     await harness.check_results(equal=1)
     assert len(harness.twin.requests) == 1
 
 
 async def test_differences_as_large_as_the_noise_are_within_noise() -> None:
-    harness = Harness(TWIN)
+    harness = Harness(TWIN_BASELINE)
     for number in range(40):
         # Both servers deviate in every second response by the same amount.
         for backend, offset in ((harness.twin, 0), (harness.mirror, 1)):
@@ -484,7 +484,7 @@ async def test_a_batch_judges_each_output_once(monkeypatch: pytest.MonkeyPatch) 
         judged.append(differences)
         return judge(differences, noise)
 
-    harness = Harness(TWIN)
+    harness = Harness(TWIN_BASELINE)
     outputs = [output(1, name=name) for name in "abcd"]
     changed = [output(1.5, name=name) for name in "abcd"]
     harness.own.answer = response(*outputs)

@@ -1,4 +1,4 @@
-"""A compressed gRPC message is inflated only after its request has been authorized."""
+"""A compressed gRPC message is authorized by its first fields before it is inflated."""
 
 import pytest
 from fakes import Memory
@@ -58,20 +58,20 @@ def _message(model: str = "m") -> bytes:
     return bytes(message.SerializeToString())
 
 
-def _dispatch(memory: Memory, admission: _Authorizer) -> RpcDispatch:
+def _dispatch(memory: Memory, authorizer: _Authorizer) -> RpcDispatch:
     gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": memory}, {})
     codec = plugins()["v2-grpc"].create({})
-    frontend = Frontend(codec, gateway, DEFAULT_LIMITS, authorizer=admission)
+    frontend = Frontend(codec, gateway, DEFAULT_LIMITS, authorizer=authorizer)
     return RpcDispatch({"": frontend}, {"/own/Method": _own_method}, {}, lambda _: None)
 
 
 async def _respond(
     message: bytes, authorizer: _Authorizer
 ) -> tuple[RpcResponse, _Deferred, Memory, RequestContext]:
-    memory, late, context = Memory("b"), _Deferred(message), new_context()
-    wire = RpcRequest(METHOD, deferred=late)
+    memory, deferred, context = Memory("b"), _Deferred(message), new_context()
+    wire = RpcRequest(METHOD, deferred=deferred)
     response = await _dispatch(memory, authorizer).respond(wire, context)
-    return response, late, memory, context
+    return response, deferred, memory, context
 
 
 async def _own_method(wire: RpcRequest, context: RequestContext) -> RpcResponse:
@@ -100,9 +100,9 @@ async def test_an_admitted_clients_message_is_inflated() -> None:
         _message() + pb.ModelInferRequest(model_name="another").SerializeToString(),
         pb.ModelInferRequest(id="x" * PREFIX_BYTES).SerializeToString() + _message(),
     ],
-    ids=["another name later", "no name early"],
+    ids=["two model names", "name after the prefix"],
 )
-async def test_the_summary_is_read_from_the_first_bytes(message: bytes) -> None:
+async def test_a_model_name_that_differs_from_the_summary_is_rejected(message: bytes) -> None:
     response, _, memory, context = await _respond(message, _Authorizer())
     assert context.record.outcome == "bad_request"
     assert response.code == 3
@@ -116,7 +116,7 @@ async def test_the_gateways_own_methods_reject_deferred_messages() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_have_complete_first_fields(data: bytes) -> None:
+def test_leading_fields_are_a_prefix_of_any_bytes(data: bytes) -> None:
     assert data.startswith(leading_fields(data))
 
 

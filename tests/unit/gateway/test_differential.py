@@ -1,4 +1,4 @@
-"""For every vector, pass-through and translation yield equivalent requests and responses."""
+"""Pass-through and translation of the vectors yield equivalent requests and responses."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,18 +38,18 @@ def outcome(step: Any) -> Any:
 def test_pass_through_and_translation_agree(protocol: str, vector: Vector) -> None:
     codec = plugins()[protocol].create(vector.options)
     if vector.operation is None:
-        requests_agree(codec, vector.wire, vector.model)
+        check_requests(codec, vector.wire, vector.model)
     else:
-        responses_agree(codec, vector)
+        check_responses(codec, vector)
 
 
 def body_of(wire: Any) -> Any:
     return wire.body if isinstance(wire, HttpResponse) else wire.message
 
 
-def body_without_status(codec: Any, answer: Any) -> Any:
-    """Return the body of ``answer``, without the status of the legacy gRPC API."""
-    body = bytes(join_parts(body_of(answer)))
+def body_without_status(codec: Any, wire: Any) -> Any:
+    """Return the body of ``wire``, without the status of the legacy gRPC API."""
+    body = bytes(join_parts(body_of(wire)))
     if codec.name != "trtis-grpc":
         return body
     message = legacy.InferResponse.FromString(body)
@@ -57,7 +57,7 @@ def body_without_status(codec: Any, answer: Any) -> Any:
     return message
 
 
-def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
+def check_requests(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
     try:
         summary = codec.summarize(wire)
     except GatewayError:
@@ -95,27 +95,27 @@ def is_lenient(codec: Any, wire: Any) -> bool:
     )
 
 
-def responses_agree(codec: Any, vector: Vector) -> None:
+def check_responses(codec: Any, vector: Vector) -> None:
     operation = vector.operation
     if not isinstance(operation, InferRequest):
         return
     for profile in (TRITON, MLSERVER):  # with and without binary outputs
         wire = codec.build_request(operation, profile, vector.model)
-        answers_agree(codec, vector.wire, wire, operation, vector.model)
+        check_response(codec, vector.wire, wire, operation, vector.model)
 
 
-def answers_agree(
-    codec: Any, wire: Any, sent: Any, operation: InferRequest, model: ModelMetadata | None
+def check_response(
+    codec: Any, wire: Any, request: Any, operation: InferRequest, model: ModelMetadata | None
 ) -> None:
     """Check that the client reads the same response, whether it is forwarded or translated."""
-    parsed = completed(codec.parse_request(sent, DEFAULT_LIMITS), model)
-    checked = completed(codec.validate(sent, DEFAULT_LIMITS), model)
+    parsed = completed(codec.parse_request(request, DEFAULT_LIMITS), model)
+    checked = completed(codec.validate(request, DEFAULT_LIMITS), model)
 
     def translate(**names: str) -> Any:
-        answer = codec.parse_response(wire, operation, DEFAULT_LIMITS, model)
-        # as gateway.rename does
-        request = ParsedRequest(replace(parsed.operation, **names), parsed.response_options)
-        return codec.build_response(replace(answer, id=operation.id, **names), request)
+        response = codec.parse_response(wire, operation, DEFAULT_LIMITS, model)
+        # `gateway.rename` replaces the same names.
+        options = ParsedRequest(replace(parsed.operation, **names), parsed.response_options)
+        return codec.build_response(replace(response, id=operation.id, **names), options)
 
     def forward(model: str = "", version: str = "") -> Any:
         return codec.rewrite_response(wire, checked, model, version, DEFAULT_LIMITS)

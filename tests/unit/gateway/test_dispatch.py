@@ -1,3 +1,5 @@
+"""The choice of a frontend or an own service for a request, and the record of the request."""
+
 import asyncio
 from types import SimpleNamespace
 from typing import Any
@@ -126,7 +128,7 @@ async def test_a_cancelled_health_check_is_recorded() -> None:
     assert [context.record.outcome for context in contexts] == ["cancelled"]
 
 
-async def test_the_gateways_rpc_services_take_precedence() -> None:
+async def test_an_rpc_method_selects_a_gateway_service_or_a_frontend() -> None:
     dispatch, contexts = rpc(RpcResponse([b"healthy"]))
     response = await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
     assert response.message == [b"healthy"]
@@ -139,8 +141,8 @@ async def test_the_gateways_rpc_services_take_precedence() -> None:
     assert contexts[1].record.outcome == "overloaded"
 
 
-def test_without_relays_no_request_gets_an_id_twice() -> None:
-    """The id is assigned at the start of a trace."""
+def test_without_relays_no_request_is_relayed_or_gets_an_id() -> None:
+    """The task that serves the request assigns the id."""
     contexts: list[RequestContext] = []
     frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
     grpc = RpcDispatch(frontends, {}, {}, contexts.append, contexts.append, relays=False)

@@ -1,3 +1,5 @@
+"""How a frontend passes requests through, translates or rejects them."""
+
 from typing import Any
 
 import pytest
@@ -43,7 +45,7 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "codec_forwards", "rewrite"),
+    ("backend_codec", "codec_forwards", "rewrite"),
     [
         (LineCodec("another"), True, Rewrite()),
         (LineCodec(), False, Rewrite()),
@@ -52,11 +54,11 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
     ids=["another protocol", "an option changes the form", "tensors are renamed"],
 )
 async def test_other_requests_are_translated(
-    other: LineCodec, codec_forwards: bool, rewrite: Rewrite
+    backend_codec: LineCodec, codec_forwards: bool, rewrite: Rewrite
 ) -> None:
     codec = LineCodec()
     codec.can_pass_through = codec_forwards
-    backend = WireBackend("b", other)
+    backend = WireBackend("b", backend_codec)
     context = new_context()
     response = await frontend(backend, codec, rewrite=rewrite).respond(
         RpcRequest("infer m 1 id"), context
@@ -77,7 +79,7 @@ async def test_tensor_formats_that_the_server_rejects_are_translated() -> None:
 
 
 @pytest.mark.parametrize(
-    "backend", [WireBackend("b", LineCodec()), Memory("b")], ids=["wire", "other"]
+    "backend", [WireBackend("b", LineCodec()), Memory("b")], ids=["pass-through", "translation"]
 )
 async def test_both_pipelines_reject_an_invalid_request_and_send_nothing(backend: Any) -> None:
     context = new_context()
@@ -112,7 +114,7 @@ async def test_one_endpoint_needs_no_sequence_lookup() -> None:
     assert backend.sequences == [None]
 
 
-async def test_a_backends_error_is_written_in_this_protocol() -> None:
+async def test_a_backends_error_is_written_in_the_clients_protocol() -> None:
     backend = WireBackend("b", LineCodec())
     backend.reply = RpcResponse(code=13, details="it broke")
     context = new_context()

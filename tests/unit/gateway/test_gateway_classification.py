@@ -1,4 +1,4 @@
-"""The gateway computes classes for backends that cannot."""
+"""The gateway computes classes for backends that cannot compute them."""
 
 import threading
 from typing import Any

@@ -28,7 +28,7 @@ from waiting import until
 
 
 @pytest.fixture(autouse=True)
-def recorded() -> Iterator[None]:
+def cleared_records() -> Iterator[None]:
     plugin_kit.RELEASE.clear()
     Hook.events.clear()
     Hook.calls.clear()
@@ -37,11 +37,11 @@ def recorded() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def gateway(*hooks: dict[str, Any], model: str = "Count") -> AsyncIterator[RoutingGateway]:
+async def serving(*hooks: dict[str, Any], model: str = "Count") -> AsyncIterator[RoutingGateway]:
     """Serve a model that doubles X behind ``hooks``. Keys of a hook other than ``timeout`` and
     ``on_error`` are its options. The timeout is short only if the hook waits or blocks, so that no
     other outcome depends on the speed of the machine."""
-    named: dict[str, Any] = {}
+    hook_settings: dict[str, Any] = {}
     for number, hook in enumerate(hooks):
         never_ends = not {"waits", "blocks"}.isdisjoint(hook.values())
         settings = {
@@ -50,15 +50,15 @@ async def gateway(*hooks: dict[str, Any], model: str = "Count") -> AsyncIterator
         }
         options = {key: hook[key] for key in hook.keys() - settings.keys()}
         options.setdefault("name", f"h{number}")
-        named[f"h{number}"] = {"hook": "plugin_kit:Hook", "options": options, **settings}
+        hook_settings[f"h{number}"] = {"hook": "plugin_kit:Hook", "options": options, **settings}
     config = Config.model_validate(
         {
             "log": {"access": False},
             "helpers": 0,
             "backends": {"py": {"protocol": "python", "model": f"plugin_kit:{model}"}},
-            "hooks": named,
+            "hooks": hook_settings,
             "routes": (
-                {"model": "double", "backend": "py", "hooks": tuple(named)},
+                {"model": "double", "backend": "py", "hooks": tuple(hook_settings)},
                 {"model": "*", "backend": "py"},
             ),
         }
@@ -76,12 +76,12 @@ def request(model: str = "double", rows: int = 1) -> InferRequest:
 
 
 async def infer(
-    served: RoutingGateway,
+    gateway: RoutingGateway,
     inference: InferRequest | None = None,
     context: RequestContext | None = None,
 ) -> InferResponse:
     inference, context = inference or request(), context or RequestContext("test")
-    return await served.infer(inference, served.bind(inference.model, "", context), context)
+    return await gateway.infer(inference, gateway.bind(inference.model, "", context), context)
 
 
 def values(response: InferResponse) -> list[Any]:
@@ -90,36 +90,36 @@ def values(response: InferResponse) -> list[Any]:
 
 
 async def test_hooks_run_in_order_before_and_in_reverse_order_after() -> None:
-    async with gateway({}, {}) as served:
-        assert values(await infer(served)) == [[2, 2]]
+    async with serving({}, {}) as gateway:
+        assert values(await infer(gateway)) == [[2, 2]]
         assert Hook.events == ["h0 before", "h1 before", "h1 after", "h0 after"]
 
 
 async def test_a_hook_changes_the_request_and_the_response() -> None:
-    async with gateway({"before": "adds"}, {"after": "adds"}) as served:
-        response = await infer(served)
+    async with serving({"before": "adds"}, {"after": "adds"}) as gateway:
+        response = await infer(gateway)
         assert (values(response), response.model, response.id) == ([[5, 5]], "double", "7")
 
 
 async def test_a_hook_answers_without_the_model_and_the_hooks_inside() -> None:
-    async with gateway({}, {"before": "answers"}, {}) as served:
-        response = await infer(served)
+    async with serving({}, {"before": "answers"}, {}) as gateway:
+        response = await infer(gateway)
         assert (values(response), response.model, response.id) == ([[0, 0]], "double", "7")
         assert Hook.events == ["h0 before", "h1 before", "h0 after"]
-        counters = next(iter(_layers(served)))._hooks[1].runner.counters
+        counters = next(iter(_layers(gateway)))._hooks[1].runner.counters
         assert (counters.answers, counters.calls["ok"]) == (1, 1)
 
 
-def _layers(served: RoutingGateway) -> Iterator[HookedRoute]:
-    return (plan for plan in served._plans.values() if isinstance(plan, HookedRoute))
+def _layers(gateway: RoutingGateway) -> Iterator[HookedRoute]:
+    return (plan for plan in gateway._plans.values() if isinstance(plan, HookedRoute))
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("on_error", ["reject", "ignore"])
 async def test_a_rejection_by_a_hook_ignores_on_error(side: str, on_error: str) -> None:
-    async with gateway({side: "rejects", "on_error": on_error}) as served:
+    async with serving({side: "rejects", "on_error": on_error}) as gateway:
         with pytest.raises(GatewayError, match="not today") as caught:
-            await infer(served)
+            await infer(gateway)
         assert caught.value.kind is Kind.FORBIDDEN
 
 
@@ -139,9 +139,9 @@ FAILURES = [
 async def test_a_failure_names_the_hook(
     side: str, outcome: str, kind: Kind, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with gateway({side: outcome}) as served:
+    async with serving({side: outcome}) as gateway:
         with pytest.raises(GatewayError, match=f"hook 'h0' {expected.format(side=side)}") as caught:
-            await infer(served)
+            await infer(gateway)
         assert caught.value.kind is kind
         assert "hunter2" not in caught.value.public
         assert "hook 'h0'" in caplog.text
@@ -153,8 +153,8 @@ async def test_ignored_failures_leave_the_inference_unchanged(
     outcome: str, kind: Kind, expected: str
 ) -> None:
     hook = {"before": outcome, "after": outcome, "on_error": "ignore"}
-    async with gateway(hook) as served:
-        assert values(await infer(served)) == [[2, 2]]
+    async with serving(hook) as gateway:
+        assert values(await infer(gateway)) == [[2, 2]]
         plugin_kit.RELEASE.set()
 
 
@@ -169,19 +169,19 @@ async def test_ignored_failures_leave_the_inference_unchanged(
         ("after", "parameters", "parameters of the response: a value is not a JSON value"),
     ],
 )
-async def test_an_invalid_change_is_not_used(side: str, outcome: str, expected: str) -> None:
-    async with gateway({side: outcome}) as served:
+async def test_an_invalid_change_is_an_error(side: str, outcome: str, expected: str) -> None:
+    async with serving({side: outcome}) as gateway:
         with pytest.raises(GatewayError, match=f"hook 'h0' returned .*{expected}"):
-            await infer(served)
+            await infer(gateway)
 
 
 @pytest.mark.parametrize("outcome", ["stops", "exits"])
 async def test_a_hook_that_stops_its_loop_serves_the_next_request(
     outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with gateway({"before": outcome}) as served:
+    async with serving({"before": outcome}) as gateway:
         for _ in range(3):
-            assert values(await infer(served)) == [[2, 2]]
+            assert values(await infer(gateway)) == [[2, 2]]
     assert ("hook 'h0' tried to end its thread: SystemExit: 3" in caplog.text) == (
         outcome == "exits"
     )
@@ -190,71 +190,71 @@ async def test_a_hook_that_stops_its_loop_serves_the_next_request(
 async def test_a_blocked_hook_does_not_block_other_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "MAX_HANGING", 2)
     monkeypatch.setattr(runner, "HANGING_GRACE", 0.0)
-    async with gateway({"before": "blocks", "timeout": "30s"}) as served:
-        blocked = [asyncio.create_task(infer(served)) for _ in range(3)]
+    async with serving({"before": "blocks", "timeout": "30s"}) as gateway:
+        blocked = [asyncio.create_task(infer(gateway)) for _ in range(3)]
         await until(lambda: Hook.events)
         # another route of the same backend, whose name the model refuses
         with pytest.raises(GatewayError, match="unknown model 'other'"):
-            await infer(served, request("other"))
+            await infer(gateway, request("other"))
         for task in blocked:
             task.cancel()
         await asyncio.gather(*blocked, return_exceptions=True)
         with pytest.raises(GatewayError, match="hook 'h0' does not respond: 3 calls hang"):
-            await infer(served)
+            await infer(gateway)
         plugin_kit.RELEASE.set()
-        await until(lambda: not next(_layers(served))._hooks[0].runner.is_stuck)
-        assert values(await infer(served)) == [[2, 2]], "the hook works again"
+        await until(lambda: not next(_layers(gateway))._hooks[0].runner.is_stuck)
+        assert values(await infer(gateway)) == [[2, 2]], "the hook works again"
 
 
 async def test_the_deadline_of_the_client_limits_a_hook() -> None:
-    async with gateway({"before": "waits", "timeout": "1h"}) as served:
+    async with serving({"before": "waits", "timeout": "1h"}) as gateway:
         deadline = asyncio.get_running_loop().time() + 0.05
         with pytest.raises(GatewayError, match="did not respond within") as caught:
-            await infer(served, context=RequestContext("test", deadline))
+            await infer(gateway, context=RequestContext("test", deadline))
         assert caught.value.kind is Kind.TIMEOUT
 
 
 async def test_every_response_of_a_stream_passes_the_hooks() -> None:
-    async with gateway({"before": "adds", "after": "adds"}) as served:
+    async with serving({"before": "adds", "after": "adds"}) as gateway:
         context = RequestContext("test")
         inference = request(rows=2)
-        stream = served.stream(inference, served.bind("double", "", context), context)
+        stream = gateway.stream(inference, gateway.bind("double", "", context), context)
         assert [values(each) async for each in stream] == [[[5, 5]], [[5, 5]]]
         assert Hook.events == ["h0 before", "h0 after", "h0 after"]
         assert Hook.calls[0].is_stream
 
 
 async def test_an_answered_stream_has_one_response() -> None:
-    async with gateway({"before": "answers"}) as served:
+    async with serving({"before": "answers"}) as gateway:
         context = RequestContext("test")
-        stream = served.stream(request(), served.bind("double", "", context), context)
+        stream = gateway.stream(request(), gateway.bind("double", "", context), context)
         (response,) = [each async for each in stream]
         assert response.is_last
 
 
 async def test_a_hook_knows_the_client_but_not_its_credentials() -> None:
-    async with gateway({}) as served:
+    async with serving({}) as gateway:
         headers = {"authorization": "Bearer x", "x-tenant": "a"}
-        await infer(served, context=RequestContext("test", headers=headers, request_id="r1"))
+        await infer(gateway, context=RequestContext("test", headers=headers, request_id="r1"))
         (call,) = Hook.calls
         assert (call.headers, call.request_id, call.route) == ({"x-tenant": "a"}, "r1", "double")
 
 
 async def test_tensors_in_shared_memory_are_refused() -> None:
-    async with gateway({}) as served:
+    async with serving({}) as gateway:
         tensor = Tensor("X", Datatype.FP32, (1, 2), b"", shared_memory=RegionRef("r", 0, 8))
         with pytest.raises(GatewayError, match="cannot read tensors in shared memory"):
-            await infer(served, InferRequest("double", inputs=(tensor,)))
+            await infer(gateway, InferRequest("double", inputs=(tensor,)))
 
 
 async def test_a_route_without_hooks_has_no_layer() -> None:
-    async with gateway({}) as served:
-        await asyncio.gather(infer(served, request("other")), return_exceptions=True)
-        assert len(list(_layers(served))) == 1
-        assert any(isinstance(plan, RoutePlan) for plan in served._plans.values())
+    async with serving({}) as gateway:
+        await asyncio.gather(infer(gateway, request("other")), return_exceptions=True)
+        assert len(list(_layers(gateway))) == 1
+        assert any(isinstance(plan, RoutePlan) for plan in gateway._plans.values())
 
 
 async def test_after_does_not_run_if_before_has_failed() -> None:
-    async with gateway({"before": "raises", "on_error": "ignore"}) as served:
-        assert values(await infer(served)) == [[2, 2]]
+    async with serving({"before": "raises", "on_error": "ignore"}) as gateway:
+        assert values(await infer(gateway)) == [[2, 2]]
         assert Hook.events == ["h0 before"]

@@ -108,7 +108,7 @@ async def test_each_response_is_an_event(steps: str) -> None:
     assert harness.backend.closed == 1
 
 
-async def test_a_stream_without_responses() -> None:
+async def test_a_stream_without_responses_succeeds() -> None:
     harness = Harness()
     response = await harness.send_request("")
     assert response.headers == EVENT_STREAM
@@ -120,7 +120,9 @@ async def test_a_stream_without_responses() -> None:
     ("steps", "status", "kind"),
     [("fail", 400, "bad_request"), ("bug", 500, "internal"), ("unwritable", 501, "unsupported")],
 )
-async def test_errors_instead_of_the_first_response(steps: str, status: int, kind: str) -> None:
+async def test_early_errors_set_the_status_of_the_response(
+    steps: str, status: int, kind: str
+) -> None:
     harness = Harness()
     response = await harness.send_request(steps)
     assert (response.status, response.body_stream) == (status, None)
@@ -132,7 +134,7 @@ async def test_errors_instead_of_the_first_response(steps: str, status: int, kin
 @pytest.mark.parametrize(
     ("steps", "kind"), [("fail", "bad_request"), ("bug", "internal"), ("unwritable", "unsupported")]
 )
-async def test_errors_after_the_first_response(steps: str, kind: str) -> None:
+async def test_an_error_after_the_first_response_is_an_event(steps: str, kind: str) -> None:
     harness = Harness()
     first, error = await read_parts(await harness.send_request(f"more {steps} more"))
     assert first == EVENT
@@ -142,22 +144,22 @@ async def test_errors_after_the_first_response(steps: str, kind: str) -> None:
     assert harness.backend.closed == 1
 
 
-async def test_a_client_that_disconnects_during_the_stream() -> None:
+async def test_a_disconnect_during_the_stream_cancels_it() -> None:
     harness = Harness()
     response = await harness.send_request("more wait")
     assert response.body_stream is not None
-    pulling = asyncio.create_task(response.body_stream.next())  # type: ignore[arg-type]
+    reading = asyncio.create_task(response.body_stream.next())  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    pulling.cancel()
+    reading.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await pulling
+        await reading
     await response.body_stream.close()
     assert harness.recorded_outcome == ("stream_infer", "cancelled", 1)
     assert harness.backend.closed == 1
 
 
 @pytest.mark.parametrize("steps", ["wait", "more more"])
-async def test_a_client_that_disconnects_before_the_response(steps: str) -> None:
+async def test_a_disconnect_before_the_response_cancels_the_stream(steps: str) -> None:
     """The client disconnects before the first response exists, or before it is read."""
     harness = Harness()
     pending = asyncio.create_task(harness.send_request(steps))
@@ -214,9 +216,9 @@ async def test_a_streamed_infer_is_translated() -> None:
     assert [json.loads(part[6:]) for part in parts] == [
         {"id": "i", "model_name": "m", "model_version": "7", "outputs": []}
     ] * 2
-    (requests,) = harness.backend.requests
-    assert isinstance(requests, InferRequest)
-    assert (requests.model, requests.parameters) == ("real", {"do": "more last"})
+    (request,) = harness.backend.requests
+    assert isinstance(request, InferRequest)
+    assert (request.model, request.parameters) == ("real", {"do": "more last"})
     assert harness.recorded_outcome == ("stream_infer", "ok", 2)
 
 
@@ -225,8 +227,8 @@ async def test_model_statistics_count_each_stream(verb: str) -> None:
     harness = Harness()
     for steps in ("last", "fail", "more"):
         fields = {"do": steps} | ({"stream": True} if verb == "infer" else {})
-        parameters = {"parameters": fields, "inputs": []} if verb.startswith("infer") else {}
-        body = json.dumps(parameters or fields).encode()
+        infer_body = {"parameters": fields, "inputs": []} if verb.startswith("infer") else {}
+        body = json.dumps(infer_body or fields).encode()
         wire = HttpRequest("POST", f"/v2/models/m/{verb}", body=(body,))
         response = await harness.app.respond(wire, new_context())
         if response.body_stream is not None:
@@ -236,7 +238,7 @@ async def test_model_statistics_count_each_stream(verb: str) -> None:
     assert statistics["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
-async def test_an_unknown_model() -> None:
+async def test_an_unknown_model_is_not_found() -> None:
     harness = Harness()
     harness.backend.description = GatewayError(Kind.NOT_FOUND, "no such model")
     response = await harness.send_request("last")

@@ -67,25 +67,25 @@ def states(result: messages.ModelStatus) -> dict[str, str]:
     return {entry.version: entry.state for entry in result.versions}
 
 
-async def test_one_model() -> None:
+async def test_the_status_of_a_model_lists_its_versions() -> None:
     repository = Repository(unready={("m", "3")})
     repository.versions["m"] = ("1", "3")
     result = await status(build_gateway(Route("*", "b"), backends=[repository]), "m")
     assert (result.name, result.version) == ("infergate", infergate.__version__)
     assert result.ready
-    (one,) = result.models
-    assert one.metadata == ModelMetadata("m", ("1", "3"))
-    assert one.versions == (
+    (model,) = result.models
+    assert model.metadata == ModelMetadata("m", ("1", "3"))
+    assert model.versions == (
         ModelIndexEntry("m", "1", "READY"),
         ModelIndexEntry("m", "3", "UNAVAILABLE"),
     )
 
 
 async def versions(
-    created: RoutingGateway, model: str, version: str = "", **fields: Any
+    gateway: RoutingGateway, model: str, version: str = "", **fields: Any
 ) -> list[Any]:
     operation = ModelIndexRequest(model=model, version=version)
-    index = await perform(created, operation, messages.ModelIndex, new_context(**fields))
+    index = await perform(gateway, operation, messages.ModelIndex, new_context(**fields))
     assert {entry.name for entry in index.models} <= {model}
     return [(entry.version, entry.state, entry.reason) for entry in index.models]
 
@@ -121,9 +121,9 @@ LISTED = (ModelIndexEntry("real", "4", "READY"), LOADING, ModelIndexEntry("other
 
 async def test_versions_have_the_states_that_the_server_lists() -> None:
     server = ListingBackend("b", *LISTED)
-    created = build_gateway(Route("m", "b", "", Rewrite("real")), backends=[server])
-    assert await versions(created, "m") == [("4", "READY", ""), ("5", "LOADING", "soon")]
-    assert await versions(created, "m", "5") == [("5", "LOADING", "soon")]
+    gateway = build_gateway(Route("m", "b", "", Rewrite("real")), backends=[server])
+    assert await versions(gateway, "m") == [("4", "READY", ""), ("5", "LOADING", "soon")]
+    assert await versions(gateway, "m", "5") == [("5", "LOADING", "soon")]
     assert server.requests == [
         ModelIndexRequest(model="real"),
         ModelIndexRequest(model="real", version="5"),
@@ -131,18 +131,18 @@ async def test_versions_have_the_states_that_the_server_lists() -> None:
     assert server.described == []
 
 
-async def test_versions_of_several_routes() -> None:
+async def test_an_index_combines_the_versions_of_several_routes() -> None:
     first = ListingBackend("a", *LISTED)
     second = ListingBackend("b", ModelIndexEntry("real", "9", "READY"))
     first.unready = {("real", "7")}
-    created = build_gateway(
+    gateway = build_gateway(
         Route("m", "b", "4", Rewrite("real", "9")),
         Route("m", "a", "7", Rewrite("real")),
         Route("m", "a", "8", Rewrite("real"), headers={"x-key": "y"}),
         Route("m", "a", "", Rewrite("real")),
         backends=[first, second],
     )
-    assert sorted(await versions(created, "m")) == [
+    assert sorted(await versions(gateway, "m")) == [
         ("4", "READY", ""), ("5", "LOADING", "soon"), ("7", "UNAVAILABLE", ""),
     ]  # fmt: skip
     assert second.requests == [ModelIndexRequest(model="real", version="9")]
@@ -153,22 +153,22 @@ async def test_versions_that_no_server_lists_are_those_of_the_metadata() -> None
         server = ListingBackend()
         server.errors[ModelIndexRequest] = GatewayError(kind, "no index")
         server.versions["m"], server.unready = ("1", "3"), {("m", "3")}
-        created = build_gateway(Route("*", "b"), backends=[server])
-        assert await versions(created, "m") == [("1", "READY", ""), ("3", "UNAVAILABLE", "")]
-        assert await versions(created, "m", "3") == [("3", "UNAVAILABLE", "")]
+        gateway = build_gateway(Route("*", "b"), backends=[server])
+        assert await versions(gateway, "m") == [("1", "READY", ""), ("3", "UNAVAILABLE", "")]
+        assert await versions(gateway, "m", "3") == [("3", "UNAVAILABLE", "")]
 
 
 async def test_an_unknown_model_has_no_versions() -> None:
     server = ListingBackend("b", *LISTED)
     unknown = GatewayError(Kind.NOT_FOUND, "unknown")
     server.errors = {messages.ModelMetadataRequest: unknown, messages.ModelReadyRequest: unknown}
-    created = build_gateway(Route("m", "b"), backends=[server])
+    gateway = build_gateway(Route("m", "b"), backends=[server])
     for model, version in (("m", ""), ("m", "4"), ("n", ""), ("n", "4")):
         with raises_kind(Kind.NOT_FOUND):
-            await versions(created, model, version)
+            await versions(gateway, model, version)
 
 
-async def test_a_server_without_readiness_of_models() -> None:
+async def test_the_readiness_of_the_server_replaces_that_of_its_models() -> None:
     """A model with metadata, from the server or the configuration, is ready if its server is."""
     server = ListingBackend()
     missing = GatewayError(Kind.UNSUPPORTED, "unknown method", origin=Origin.BACKEND)
@@ -177,40 +177,40 @@ async def test_a_server_without_readiness_of_models() -> None:
         messages.ModelReadyRequest: missing,
         messages.ModelMetadataRequest: GatewayError(Kind.UNSUPPORTED, "declare it"),
     }
-    created = build_gateway(Route("*", "b"), backends=[server], declared={"m": ModelMetadata("m")})
+    gateway = build_gateway(Route("*", "b"), backends=[server], declared={"m": ModelMetadata("m")})
     ready = messages.ModelReadyRequest("m")
-    assert await created.perform(ready, new_context()) == messages.HealthStatus(ok=True)
-    assert await versions(created, "m") == [("", "READY", "")]
-    assert await versions(created, "m", "2") == [("2", "READY", "")]
+    assert await gateway.perform(ready, new_context()) == messages.HealthStatus(ok=True)
+    assert await versions(gateway, "m") == [("", "READY", "")]
+    assert await versions(gateway, "m", "2") == [("2", "READY", "")]
     server.errors[messages.ServerReadyRequest] = GatewayError(Kind.CONNECT, "down")
-    assert await created.perform(ready, new_context()) == messages.HealthStatus(ok=False)
+    assert await gateway.perform(ready, new_context()) == messages.HealthStatus(ok=False)
     for operation in (messages.ModelReadyRequest("n"), ModelIndexRequest(model="n")):
         with raises_kind(Kind.UNSUPPORTED, "declare it"):
-            await created.perform(operation, new_context())
+            await gateway.perform(operation, new_context())
     server.errors[messages.ModelReadyRequest] = GatewayError(Kind.UNSUPPORTED, "no versions here")
     with raises_kind(Kind.UNSUPPORTED, "no versions here"):
-        await created.perform(ready, new_context())
+        await gateway.perform(ready, new_context())
 
 
 async def test_a_status_has_the_clients_model_name() -> None:
     memory = Repository()
     memory.versions["real"] = ("4", "5")
     rewrite = Rewrite("real", "4", {"image": "data"})
-    created = build_gateway(Route("m", "b", "1", rewrite), backends=[memory])
-    (one,) = (await status(created, "m")).models
-    assert one.metadata == ModelMetadata("m", ("1",))
-    assert states(one) == {"1": "READY"}
+    gateway = build_gateway(Route("m", "b", "1", rewrite), backends=[memory])
+    (model,) = (await status(gateway, "m")).models
+    assert model.metadata == ModelMetadata("m", ("1",))
+    assert states(model) == {"1": "READY"}
     assert set(memory.described) == {("real", "4", False)}
     assert messages.ModelReadyRequest("real", "4") in memory.requests
 
 
-async def test_versions_of_several_routes_are_combined() -> None:
+async def test_a_status_combines_the_versions_of_several_routes() -> None:
     one, other = Repository("one"), Repository("other", unready={("m", "2")})
     one.versions["m"] = ("5", "2")
-    created = build_gateway(
+    gateway = build_gateway(
         Route("m", "other", "1"), Route("m", "other", "2"), Route("m", "one"), backends=[one, other]
     )
-    (result,) = (await status(created, "m")).models
+    (result,) = (await status(gateway, "m")).models
     assert states(result) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
     assert set(one.described) == {("m", "", False)}
     only = build_gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
@@ -225,13 +225,13 @@ class CountingBackend(Repository):
         super().__init__(name)
         self.profile_of_all = replace(TRITON, reports_config=False)
         self.broken = broken
-        self.counted: list[Operation] = []
+        self.statistics_requests: list[Operation] = []
 
     async def perform_on_all(
         self, operation: Operation, context: RequestContext
     ) -> list[messages.Response]:
         assert isinstance(operation, messages.ModelStatisticsRequest)
-        self.counted.append(operation)
+        self.statistics_requests.append(operation)
         if self.broken:
             raise GatewayError(Kind.TIMEOUT, "no statistics")
         versions = [operation.version] if operation.version else ["1", "2"]
@@ -245,20 +245,20 @@ class CountingBackend(Repository):
         ]
 
 
-async def test_servers_counters_have_the_clients_names() -> None:
+async def test_a_servers_statistics_have_the_clients_names() -> None:
     backend = CountingBackend()
     (result,) = (
         await status(build_gateway(Route("m", "b", "", Rewrite("real")), backends=[backend]), "m")
     ).models
-    assert backend.counted == [messages.ModelStatisticsRequest("real", "")]
+    assert backend.statistics_requests == [messages.ModelStatisticsRequest("real", "")]
     assert [each["name"] for each in result.statistics] == ["m", "m"]
     assert [each["version"] for each in result.statistics] == ["1", "2"]
 
 
 async def test_statistics_behind_a_versions_route_belong_to_that_version() -> None:
     one, other = CountingBackend("one"), CountingBackend("other")
-    created = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
-    (result,) = (await status(created, "m")).models
+    gateway = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
+    (result,) = (await status(gateway, "m")).models
     assert {each["version"]: each["by"] for each in result.statistics} == {
         "1": "one",
         "2": "other",
@@ -266,8 +266,8 @@ async def test_statistics_behind_a_versions_route_belong_to_that_version() -> No
 
 
 async def test_a_status_leaves_out_unavailable_statistics() -> None:
-    created = build_gateway(Route("m", "b"), backends=[CountingBackend(broken=True)])
-    (result,) = (await status(created, "m")).models
+    gateway = build_gateway(Route("m", "b"), backends=[CountingBackend(broken=True)])
+    (result,) = (await status(gateway, "m")).models
     assert result.statistics == ()
     assert states(result) == {"1": "READY"}
 
@@ -275,9 +275,9 @@ async def test_a_status_leaves_out_unavailable_statistics() -> None:
 async def test_an_unreachable_server_is_not_reported_as_empty() -> None:
     server = ListingBackend()
     server.errors[ModelIndexRequest] = GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
-    created = build_gateway(Route("*", "b"), backends=[server])
+    gateway = build_gateway(Route("*", "b"), backends=[server])
     with raises_kind(Kind.NO_BACKEND, match="cannot be reached"):
-        await status(created)
+        await status(gateway)
 
 
 async def test_the_only_server_reports_its_version_and_configuration() -> None:
@@ -304,9 +304,9 @@ async def test_the_only_server_reports_its_version_and_configuration() -> None:
 
 
 async def test_servers_without_statistics_get_the_gateways() -> None:
-    created = build_gateway(Route("m", "b"), backends=[Repository()])
-    created.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
-    (result,) = (await status(created, "m")).models
+    gateway = build_gateway(Route("m", "b"), backends=[Repository()])
+    gateway.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
+    (result,) = (await status(gateway, "m")).models
     (statistics,) = result.statistics
     assert statistics["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
 
@@ -319,10 +319,10 @@ async def test_a_model_without_versions_has_an_empty_version() -> None:
 
 
 async def test_an_unknown_model_is_not_found() -> None:
-    created = build_gateway(Route("m", "b"), backends=[BuiltinBackend("b")])
+    gateway = build_gateway(Route("m", "b"), backends=[BuiltinBackend("b")])
     for model, words in {"n": "no route for model 'n'", "m": "unknown model 'm'"}.items():
         with raises_kind(Kind.NOT_FOUND, match=words):
-            await status(created, model)
+            await status(gateway, model)
 
 
 async def test_errors_of_one_models_metadata_are_reported() -> None:
@@ -332,14 +332,14 @@ async def test_errors_of_one_models_metadata_are_reported() -> None:
         await status(build_gateway(Route("m", "b"), backends=[memory]), "m")
 
 
-async def test_all_models() -> None:
-    created = build_gateway(
+async def test_a_status_lists_the_models_of_all_routes() -> None:
+    gateway = build_gateway(
         Route("simple", "demo"),
         Route("x-*", "b"),
         backends=[BuiltinBackend("demo"), Repository("b", "x-1", "x-2", "y")],
     )
     context = new_context()
-    result = await perform(created, messages.ServerStatusRequest(), messages.ServerStatus, context)
+    result = await perform(gateway, messages.ServerStatusRequest(), messages.ServerStatus, context)
     assert [one.metadata.name for one in result.models] == ["simple", "x-1", "x-2"]
     assert result.models[0].metadata.max_batch_size == 8
     assert [states(one) for one in result.models] == [{"1": "READY"}] * 3
@@ -359,13 +359,13 @@ async def test_a_gateway_that_is_not_ready_reports_it() -> None:
 async def test_a_model_without_a_reachable_backend_is_unavailable() -> None:
     down = Memory("down")
     down.description = GatewayError(Kind.CONNECT, "backend 'down': cannot connect")
-    created = build_gateway(
+    gateway = build_gateway(
         Route("a", "down", "1"),
         Route("a", "down", "2"),
         Route("b", "b"),
         backends=[down, Repository()],
     )
-    one, other = (await status(created)).models
+    one, other = (await status(gateway)).models
     assert one.metadata == ModelMetadata("a")
     assert one.versions == tuple(
         ModelIndexEntry("a", version, "UNAVAILABLE", "backend 'down': cannot connect")
@@ -455,30 +455,30 @@ async def test_a_route_to_one_model_is_described_by_its_server() -> None:
             ModelIndexEntry("other", "1", "READY"),
         ]
     )
-    created = build_gateway(
+    gateway = build_gateway(
         Route("mine", "b", rewrite=Rewrite("real")),
         Route("pinned", "b", "9", Rewrite("real", "4")),
         Route("other", "b"),
         backends=[server],
     )
-    assert await index(created) == [
+    assert await index(gateway) == [
         ModelIndexEntry("mine", "1", "READY"),
         ModelIndexEntry("mine", "4", "UNAVAILABLE", "unloaded"),
         ModelIndexEntry("pinned", "9", "UNAVAILABLE", "unloaded"),
         ModelIndexEntry("other", "1", "READY"),
     ]
     assert server.requests == [ModelIndexRequest()]
-    assert [(e.name, e.version) for e in await index(created, ready_only=True)] == [
+    assert [(e.name, e.version) for e in await index(gateway, ready_only=True)] == [
         ("mine", "1"),
         ("other", "1"),
     ]
 
 
-async def test_a_version_is_that_of_its_own_route() -> None:
+async def test_the_state_of_a_version_comes_from_its_own_route() -> None:
     first = IndexedBackend([ModelIndexEntry("m", v, "READY") for v in "123"], "one")
     second = IndexedBackend([ModelIndexEntry("m", "2", "UNAVAILABLE")], "other")
-    created = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[first, second])
-    assert [(e.version, e.state) for e in await index(created)] == [
+    gateway = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[first, second])
+    assert [(e.version, e.state) for e in await index(gateway)] == [
         ("2", "UNAVAILABLE"),
         ("1", "READY"),
         ("3", "READY"),
@@ -487,44 +487,44 @@ async def test_a_version_is_that_of_its_own_route() -> None:
 
 async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
     empty = IndexedBackend([])
-    created = build_gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[empty])
+    gateway = build_gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[empty])
     missing = "not in the repository of backend 'b'"
-    assert await index(created) == [
+    assert await index(gateway) == [
         ModelIndexEntry("gone", "", "UNAVAILABLE", missing),
         ModelIndexEntry("lost", "2", "UNAVAILABLE", missing),
     ]
-    assert await index(created, ready_only=True) == []
+    assert await index(gateway, ready_only=True) == []
 
 
 async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
     """Such a model may be behind a gateway whose patterns cannot be listed."""
-    created = build_gateway(Route("m", "b", "2"), backends=[IndexedBackend([], ready={("m", "2")})])
+    gateway = build_gateway(Route("m", "b", "2"), backends=[IndexedBackend([], ready={("m", "2")})])
     for ready_only in (False, True):
-        assert await index(created, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
+        assert await index(gateway, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
 
 
 async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
     """For a route with a pattern, readiness is requested only if the result depends on it."""
-    names = IndexedBackend(
+    server = IndexedBackend(
         [ModelIndexEntry(name) for name in ("m", "x", "y")], ready={("m", ""), ("x", "")}
     )
-    created = build_gateway(Route("m", "b"), Route("*", "b"), backends=[names])
-    states = [("m", "READY"), ("x", ""), ("y", "")]
-    assert [(e.name, e.state) for e in await index(created)] == states
-    assert names.requests == [ModelIndexRequest(), messages.ModelReadyRequest("m")]
-    ready = await index(created, ready_only=True)
+    gateway = build_gateway(Route("m", "b"), Route("*", "b"), backends=[server])
+    expected = [("m", "READY"), ("x", ""), ("y", "")]
+    assert [(e.name, e.state) for e in await index(gateway)] == expected
+    assert server.requests == [ModelIndexRequest(), messages.ModelReadyRequest("m")]
+    ready = await index(gateway, ready_only=True)
     assert [(e.name, e.state) for e in ready] == [("m", "READY"), ("x", "READY")]
 
 
 async def test_readiness_is_requested_if_there_is_no_index() -> None:
     unsupported = GatewayError(Kind.UNSUPPORTED, "no index")
-    created = build_gateway(
+    gateway = build_gateway(
         Route("up", "b"),
         Route("down", "b"),
         Route("*", "b"),
         backends=[IndexedBackend(unsupported, ready={("up", "")})],
     )
-    assert [(e.name, e.state) for e in await index(created)] == [
+    assert [(e.name, e.state) for e in await index(gateway)] == [
         ("up", "READY"),
         ("down", "UNAVAILABLE"),
     ]
@@ -534,16 +534,16 @@ async def test_readiness_is_requested_if_there_is_no_index() -> None:
 
 
 async def test_an_unreachable_backend_gets_one_request() -> None:
-    away = IndexedBackend(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
-    created = build_gateway(Route("m", "b"), backends=[away])
+    unreachable = IndexedBackend(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
+    gateway = build_gateway(Route("m", "b"), backends=[unreachable])
     unavailable = ModelIndexEntry("m", "", "UNAVAILABLE", "backend 'b': cannot connect")
-    assert await index(created) == [unavailable]
-    assert away.requests == [ModelIndexRequest()]
+    assert await index(gateway) == [unavailable]
+    assert unreachable.requests == [ModelIndexRequest()]
 
 
 async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> None:
     server = IndexedBackend([ModelIndexEntry(name, "1", "READY") for name in ("v2-a", "v2-B", "b")])
-    created = build_gateway(
+    gateway = build_gateway(
         Route("taken-a", "other"),
         Route(r"/prod\.([a-z]+)/", "b", rewrite=Rewrite(r"v2-\1")),
         Route(r"/(taken)-(.+)/", "b", rewrite=Rewrite(r"v2-\2")),
@@ -551,7 +551,7 @@ async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> No
         Route("glob-*", "b", rewrite=Rewrite("b")),
         backends=[server, IndexedBackend([], "other")],
     )
-    assert [(e.name, e.state) for e in await index(created)] == [
-        ("taken-a", "UNAVAILABLE"),  # its route's backend does not list it
+    assert [(e.name, e.state) for e in await index(gateway)] == [
+        ("taken-a", "UNAVAILABLE"),  # the backend of its route does not list the model
         ("prod.a", "READY"),
     ]

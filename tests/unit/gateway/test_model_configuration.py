@@ -47,7 +47,7 @@ def test_dimensions_are_without_the_batch() -> None:
     )
 
 
-def test_fields_that_clients_read_are_set() -> None:
+def test_decoupled_models_and_sequence_batching_are_described() -> None:
     settings = config_from_metadata(MODEL).settings
     assert not {"model_transaction_policy", "sequence_batching"} & set(settings)
     batching = {"direct": {}}
@@ -107,7 +107,7 @@ async def test_configurations_of_other_servers_come_from_metadata() -> None:
     assert not memory.requests
 
 
-async def test_a_declared_model_is_as_declared() -> None:
+async def test_the_configuration_of_a_declared_model_comes_from_its_declaration() -> None:
     memory = Memory("b", ModelConfig("m", {}))
     memory.profile_of_all = TRITON
     response = await build_gateway(memory, declared={"m": MODEL}).perform(

@@ -1,4 +1,4 @@
-"""Ambiguous names are refused before access rules and routes, in every frontend and operation."""
+"""Ambiguous names are refused in requests, and left out or refused in responses of backends."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,7 +40,7 @@ from infergate.routing.table import Route, RouteTable
 
 V2 = "/inference.GRPCInferenceService/"
 OLD = "/nvidia.inferenceserver.GRPCService/"
-BAD = {
+AMBIGUOUS = {
     "dot segments": "pub-x/../secret",
     "escaped": "pub-x%2f..%2fsecret",
     "NUL": "simple\0-mine",
@@ -56,11 +56,11 @@ def field(number: int, text: str | bytes) -> bytes:
     return field_prefix(number, len(data)) + data
 
 
-def get(protocol: str, path: str, method: str = "GET") -> Any:
+def quoted(protocol: str, path: str, method: str = "GET") -> Any:
     return protocol, lambda name: HttpRequest(method, path.format(quote(name, safe="")))
 
 
-def raw(protocol: str, path: str, method: str = "GET") -> Any:
+def unquoted(protocol: str, path: str, method: str = "GET") -> Any:
     """Put the name into the path unchanged, because the legacy API decodes no paths."""
     headers = {"nv-inferrequest": "batch_size: 1"}
     return protocol, lambda name: HttpRequest(method, path.format(name), headers=headers)
@@ -79,20 +79,20 @@ def rpc(method: str, *fields: Any) -> Any:
 
 
 REQUESTS = {
-    "rest metadata": get("v2-rest", "/v2/models/{}"),
-    "rest version": get("v2-rest", "/v2/models/m/versions/{}"),
-    "rest ready": get("v2-rest", "/v2/models/{}/ready"),
-    "rest infer": get("v2-rest", "/v2/models/{}/infer", "POST"),
-    "rest generate": get("v2-rest", "/v2/models/{}/generate", "POST"),
-    "rest generate stream": get("v2-rest", "/v2/models/{}/generate_stream", "POST"),
-    "rest stats": get("v2-rest", "/v2/models/{}/stats"),
-    "rest config": get("v2-rest", "/v2/models/{}/config"),
-    "rest trace": get("v2-rest", "/v2/models/{}/trace/setting"),
-    "rest load": get("v2-rest", "/v2/repository/models/{}/load", "POST"),
-    "rest unload": get("v2-rest", "/v2/repository/models/{}/unload", "POST"),
-    "rest repository": get("v2-rest", "/v2/repository/{}/models/m/load", "POST"),
-    "rest memory status": get("v2-rest", "/v2/systemsharedmemory/region/{}/status"),
-    "rest memory unregister": get(
+    "rest metadata": quoted("v2-rest", "/v2/models/{}"),
+    "rest version": quoted("v2-rest", "/v2/models/m/versions/{}"),
+    "rest ready": quoted("v2-rest", "/v2/models/{}/ready"),
+    "rest infer": quoted("v2-rest", "/v2/models/{}/infer", "POST"),
+    "rest generate": quoted("v2-rest", "/v2/models/{}/generate", "POST"),
+    "rest generate stream": quoted("v2-rest", "/v2/models/{}/generate_stream", "POST"),
+    "rest stats": quoted("v2-rest", "/v2/models/{}/stats"),
+    "rest config": quoted("v2-rest", "/v2/models/{}/config"),
+    "rest trace": quoted("v2-rest", "/v2/models/{}/trace/setting"),
+    "rest load": quoted("v2-rest", "/v2/repository/models/{}/load", "POST"),
+    "rest unload": quoted("v2-rest", "/v2/repository/models/{}/unload", "POST"),
+    "rest repository": quoted("v2-rest", "/v2/repository/{}/models/m/load", "POST"),
+    "rest memory status": quoted("v2-rest", "/v2/systemsharedmemory/region/{}/status"),
+    "rest memory unregister": quoted(
         "v2-rest", "/v2/cudasharedmemory/region/{}/unregister", method="POST"
     ),
     "grpc infer": rpc(V2 + "ModelInfer", (1, None)),
@@ -108,12 +108,12 @@ REQUESTS = {
     "grpc memory status": rpc(V2 + "SystemSharedMemoryStatus", (1, None)),
     "grpc memory register": rpc(V2 + "SystemSharedMemoryRegister", (1, None), (2, "/k")),
     "grpc cuda unregister": rpc(V2 + "CudaSharedMemoryUnregister", (1, None)),
-    "graphpipe": get("graphpipe", "/graphpipe/{}"),
-    "graphpipe version": get("graphpipe", "/graphpipe/m/versions/{}"),
-    "legacy infer": raw("trtis-http", "/api/infer/{}", "POST"),
-    "legacy status": raw("trtis-http", "/api/status/{}"),
-    "legacy load": raw("trtis-http", "/api/modelcontrol/load/{}", "POST"),
-    "legacy memory": raw("trtis-http", "/api/sharedmemorycontrol/unregister/{}", "POST"),
+    "graphpipe": quoted("graphpipe", "/graphpipe/{}"),
+    "graphpipe version": quoted("graphpipe", "/graphpipe/m/versions/{}"),
+    "legacy infer": unquoted("trtis-http", "/api/infer/{}", "POST"),
+    "legacy status": unquoted("trtis-http", "/api/status/{}"),
+    "legacy load": unquoted("trtis-http", "/api/modelcontrol/load/{}", "POST"),
+    "legacy memory": unquoted("trtis-http", "/api/sharedmemorycontrol/unregister/{}", "POST"),
     "legacy grpc infer": rpc(OLD + "Infer", (1, None)),
     "legacy grpc status": rpc(OLD + "Status", (1, None)),
     "legacy grpc control": rpc(OLD + "ModelControl", (1, None)),
@@ -153,7 +153,7 @@ def frontend(
     return Frontend(plugins()[protocol].create({}), created, DEFAULT_LIMITS, authorizer=gate)
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("bad", AMBIGUOUS.values(), ids=AMBIGUOUS)
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_ambiguous_names_are_rejected_before_rules_and_routes(name: str, bad: str) -> None:
     protocol, wire = REQUESTS[name]
@@ -176,7 +176,7 @@ async def test_ambiguous_names_are_rejected_before_rules_and_routes(name: str, b
     assert record.route == ""
 
 
-async def test_a_request_of_a_stream() -> None:
+async def test_an_ambiguous_name_in_a_stream_is_rejected() -> None:
     memory = Memory("b")
     with pytest.raises(GatewayError, match="the model name contains"):
         await frontend("v2-grpc", memory, DenyAll()).parse_stream_request(
@@ -203,7 +203,7 @@ async def test_a_slash_is_accepted_if_configured(codec: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["INPUT\0", "IN\u2028PUT", "n" * 1025])
-async def test_a_tensors_name(name: str) -> None:
+async def test_ambiguous_tensor_names_are_rejected(name: str) -> None:
     body = '{"inputs":[{"name":"%s","shape":[1],"datatype":"INT8","data":[1]}]}'
     text = name.replace("\0", "\\u0000")
     messages = {
@@ -222,7 +222,7 @@ async def test_a_tensors_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../region", "r\0", "n" * 1025])
-async def test_the_region_of_a_tensor(name: str) -> None:
+async def test_ambiguous_region_names_are_rejected(name: str) -> None:
     """The error names the region's name as the reason, and no backend receives the request."""
     tensor = {"name": "I", "shape": [1], "datatype": "INT8"}
     tensor["parameters"] = {"shared_memory_region": name, "shared_memory_byte_size": 1}
@@ -250,7 +250,7 @@ async def test_the_region_of_a_tensor(name: str) -> None:
 
 
 async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:
-    listed = [ModelIndexEntry(name, "1", "READY") for name in ("m", *BAD.values())]
+    listed = [ModelIndexEntry(name, "1", "READY") for name in ("m", *AMBIGUOUS.values())]
     listed.append(ModelIndexEntry("m", "../2", "READY"))
     memory = Memory("b", ModelIndex(tuple(listed)))
     created = frontend("v2-rest", memory, None).gateway
@@ -258,18 +258,18 @@ async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:
     assert [(each.name, each.version) for each in index.models] == [("m", "1")]
 
 
-async def test_metadata_leaves_out_versions_and_refuses_tensors() -> None:
+async def test_metadata_leaves_out_ambiguous_versions_and_refuses_ambiguous_tensors() -> None:
     tensor = TensorMetadata("model/dense:0", "INT8", (1,))
     memory = Memory("b", ModelMetadata("m", ("1", "..", "1\0"), inputs=(tensor,)))
     created = frontend("v2-rest", memory, None).gateway
-    index = await perform(created, ModelMetadataRequest("m"), ModelMetadata)
-    assert index.versions == ("1",)
+    metadata = await perform(created, ModelMetadataRequest("m"), ModelMetadata)
+    assert metadata.versions == ("1",)
     memory.answer = ModelMetadata("m", outputs=(tensor, replace(tensor, name="a\x1bb")))
     with raises_kind(Kind.BACKEND_GARBAGE, match=r"the name of output 1 contains .* U\+001B"):
         await created.perform(ModelMetadataRequest("m"), new_context())
 
 
-async def test_statistics_leave_out_versions() -> None:
+async def test_statistics_leave_out_ambiguous_versions() -> None:
     models = tuple({"name": "m", "version": version} for version in ("1", "a\nb"))
     created = frontend("v2-rest", Memory("b", ModelStatistics(models)), None).gateway
     statistics = await perform(created, ModelStatisticsRequest("m"), ModelStatistics)

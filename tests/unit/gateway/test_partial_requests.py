@@ -51,7 +51,7 @@ def replaced(old: ModelMetadata, new: ModelMetadata | GatewayError) -> Replaced:
     return backend
 
 
-def refusal(response: HttpResponse) -> tuple[int, str]:
+def rejection_of(response: HttpResponse) -> tuple[int, str]:
     return response.status, json.loads(join_parts(response.body))["error"]
 
 
@@ -72,12 +72,12 @@ async def test_a_request_that_contradicts_old_metadata_may_fit_newer() -> None:
 
 
 async def test_a_request_that_contradicts_both_metadata_gets_the_newer_error() -> None:
-    status, error = refusal(await send_request(replaced(model(3), model(4))))
+    status, error = rejection_of(await send_request(replaced(model(3), model(4))))
     assert status == 400
     assert "'X': the 2 bytes" in error
     assert "[4]" in error
     backend = replaced(model(3), model(3))
-    status, error = refusal(await send_request(backend))
+    status, error = rejection_of(await send_request(backend))
     assert status == 400
     assert "[3]" in error
     assert not backend.requests
@@ -86,8 +86,8 @@ async def test_a_request_that_contradicts_both_metadata_gets_the_newer_error() -
 async def test_unavailable_metadata_is_reported() -> None:
     backend = Memory("b")
     backend.description = GatewayError(Kind.NOT_FOUND, "no metadata")
-    assert refusal(await send_request(backend)) == (404, "no metadata")
-    status, error = refusal(
+    assert rejection_of(await send_request(backend)) == (404, "no metadata")
+    status, error = rejection_of(
         await send_request(replaced(model(3), GatewayError(Kind.CONNECT, "down")))
     )
     assert (status, error) == (502, "down")

@@ -32,10 +32,10 @@ async def test_concurrent_probes_share_one_check() -> None:
     backends = Backends()
     backends.gate.clear()
     readiness = Readiness(backends.check, Clock())
-    storm = [asyncio.ensure_future(readiness.is_ready()) for _ in range(100)]
+    probes = [asyncio.ensure_future(readiness.is_ready()) for _ in range(100)]
     await until(lambda: backends.requests == 1)
     backends.gate.set()
-    assert await asyncio.gather(*storm) == [True] * 100
+    assert await asyncio.gather(*probes) == [True] * 100
     assert backends.requests == 1
 
 
@@ -77,9 +77,7 @@ async def test_a_cancelled_check_is_repeated_by_the_next_caller() -> None:
     assert first.cancelled()
 
 
-async def test_all_watchers_share_one_timer_and_one_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_all_watchers_share_one_timer_and_one_check(monkeypatch: pytest.MonkeyPatch) -> None:
     timers: list[tuple[float, Callable[[], None]]] = []
     loop = asyncio.get_running_loop()
     real = loop.call_later

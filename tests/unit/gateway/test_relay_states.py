@@ -102,10 +102,10 @@ class Relayed(RuleBasedStateMachine):
             self._patch.setattr(target, name, value)
         self.pair.run()
         for key in ("w1", "w2") if is_warm else ():  # a connection to each endpoint
-            self._each("call", key, self.make_message("m"))
-            self._each("answer", key, "ok")
+            self._on_stacks("call", key, self.make_message("m"))
+            self._on_stacks("answer", key, "ok")
 
-    def _each(self, name: str, *arguments: Any) -> None:
+    def _on_stacks(self, name: str, *arguments: Any) -> None:
         self.pair.run(lambda stack: getattr(stack, name)(*arguments))
 
     @rule(
@@ -126,7 +126,7 @@ class Relayed(RuleBasedStateMachine):
         message = self.make_message(model, size if kind == "raw" else 4, kind)
         for stack in self.pair.stacks:
             stack.has_cut = cut >= 0
-        self._each("call", key, message, headers, cut)
+        self._on_stacks("call", key, message, headers, cut)
         # asyncio runs timers of the same time in any order. No two calls may end at the same time.
         self.pair.advance(_PAUSE)
 
@@ -136,7 +136,7 @@ class Relayed(RuleBasedStateMachine):
         assume(self.pair.stacks[0].unsent)
         for stack in self.pair.stacks:
             stack.has_cut = count >= 0
-        self._each("write", count)
+        self._on_stacks("write", count)
 
     @precondition(lambda self: self._keys and not self.is_http)
     @rule(data=st.data())
@@ -145,7 +145,7 @@ class Relayed(RuleBasedStateMachine):
         self._keys.remove(key)
         for stack in self.pair.stacks:
             stack.has_cut = False
-        self._each("reset", key)
+        self._on_stacks("reset", key)
 
     @precondition(lambda self: not self.is_http)
     @rule(model=st.sampled_from(MODELS))
@@ -169,7 +169,7 @@ class Relayed(RuleBasedStateMachine):
         # Of the calls that end together, those in a task get the last ids of the legacy API.
         assume(not (self.is_legacy and kind in {"lost", "goaway"} and len(pending) > 1))
         key = data.draw(st.sampled_from(pending))
-        self._each("answer", key, kind)
+        self._on_stacks("answer", key, kind)
 
     @rule(seconds=st.sampled_from((0.06, 0.3, 0.6, 2.0, 6.0)))
     def advance(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Every limit, outcome, metric and log field is the same for relayed requests and for tasks."""
+"""Limits, outcomes, metrics and log fields are the same for relayed requests and for tasks."""
 
 from __future__ import annotations
 
@@ -370,11 +370,11 @@ def test_relayed_requests_and_tasks_have_the_same_results(case: str, patched: li
     pair = Pair(**options)
     patched.append(pair)
     pair.run()
-    repetitions = 2 if outcomes == "ok" else 1  # at first, no connection and no cached head
+    repetitions = 2 if outcomes == "ok" else 1  # the first has no connection or cached head
     for step in steps * repetitions:
         step(pair)
     records = [context.record for context in pair.stacks[0].contexts]
-    actual = [f"{on_stacks.outcome} {on_stacks.exceeded_limit}".strip() for on_stacks in records]
+    actual = [f"{record.outcome} {record.exceeded_limit}".strip() for record in records]
     assert sorted(actual) == sorted(outcomes.split(", ") * repetitions)
 
 
@@ -395,14 +395,14 @@ def test_a_plain_route_needs_no_task(
         answer("ok", key)(pair)
     call(model)(pair)
     requests = [list(stack.listener.active_requests()) for stack in pair.stacks]
-    assert [[type(on_stacks) is asyncio.Task for on_stacks in found] for found in requests] == [
+    assert [[type(each) is asyncio.Task for each in active] for active in requests] == [
         [False],
         [True],
     ]
     answer("ok")(pair)
 
 
-def test_a_reload_waits_for_relayed_requests(patched: list[Pair]) -> None:
+def test_a_relayed_request_is_active_until_it_ends(patched: list[Pair]) -> None:
     pair = Pair()
     patched.append(pair)
     pair.run()
@@ -436,7 +436,7 @@ def test_messages_are_freed_without_garbage_collection(
 def _relayed_count() -> int:
     """Count the relayed requests that began since the last collection."""
     young = gc.get_objects(generation=0)
-    return sum(type(on_stacks) in (RelayedPassThrough, RelayedTranslation) for on_stacks in young)
+    return sum(type(each) in (RelayedPassThrough, RelayedTranslation) for each in young)
 
 
 class FailingCallbacks:
@@ -479,6 +479,6 @@ def test_a_bug_in_sending_a_response_fails_only_one_request(
 
     pair.loop.run_until_complete(pair.loop.create_task(serve(), context=stack.context))
     assert len(callbacks.responses) == 1
-    assert [on_stacks.record.outcome for on_stacks in stack.contexts] == ["ok", "ok", "ok"]
+    assert [each.record.outcome for each in stack.contexts] == ["ok", "ok", "ok"]
     (line,) = [record.message for record in caplog.records]
     assert line == "internal error while ending a relayed request"

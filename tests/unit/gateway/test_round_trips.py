@@ -27,7 +27,7 @@ from infergate.core.tensor import Tensor, pack_bytes
 from infergate.testing.canonical import to_text
 from infergate.testing.vectors import completed
 
-FORMS: dict[str, tuple[Any, Any]] = {
+CODECS: dict[str, tuple[Any, Any]] = {
     "json": (v2_rest.PLUGIN.create({}), GENERIC),
     "binary": (v2_rest.PLUGIN.create({}), TRITON),
     "grpc": (v2_grpc.PLUGIN.create({}), GENERIC),
@@ -42,15 +42,15 @@ X, Y, Z = (Tensor(name, Datatype.UINT8, (1,), b"\x07") for name in "XYZ")
 OUTPUTS = (RequestedOutput("Y"), RequestedOutput("Z"))
 
 
-def x_of(datatype: Datatype, data: bytes) -> dict[str, Any]:
+def inputs(datatype: Datatype, data: bytes) -> dict[str, Any]:
     return {"inputs": (Tensor("X", datatype, (1,), data),)}
 
 
 def metadata(request: InferRequest) -> ModelMetadata:
-    def of_tensors(tensors: Any) -> tuple[TensorMetadata, ...]:
+    def describe(tensors: Any) -> tuple[TensorMetadata, ...]:
         return tuple(TensorMetadata(t.name, t.datatype.value, t.shape) for t in tensors)
 
-    return ModelMetadata("m", inputs=of_tensors(request.inputs), outputs=of_tensors((Y, Z)))
+    return ModelMetadata("m", inputs=describe(request.inputs), outputs=describe((Y, Z)))
 
 
 UNSUPPORTED, BAD = Kind.UNSUPPORTED, Kind.BAD_REQUEST
@@ -59,16 +59,16 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | Kind]] = {
     "legacy names in paths": ("trtis-http", {"model": "a b"}, UNSUPPORTED),
     "binary_data_size": (REST, {"parameters": {"binary_data_size": 4}}, {"parameters": {}}),
     "infinite parameters": (REST, {"parameters": {"p": math.inf}}, UNSUPPORTED),
-    "BYTES not UTF-8": ("json", x_of(Datatype.BYTES, pack_bytes([b"\xff"])), UNSUPPORTED),
+    "BYTES not UTF-8": ("json", inputs(Datatype.BYTES, pack_bytes([b"\xff"])), UNSUPPORTED),
     "sign and payload of NaN": (
-        "json", x_of(Datatype.FP32, b"\x01\x00\x80\xff"), x_of(Datatype.FP32, b"\x00\x00\xc0\x7f"),
+        "json", inputs(Datatype.FP32, b"\1\0\x80\xff"), inputs(Datatype.FP32, b"\x00\x00\xc0\x7f"),
     ),
     "null": ("grpc", {"parameters": {"p": None}}, {"parameters": {}}),
     "lists and objects": (
         "grpc", {"parameters": {"p": [1, {"a": None}]}}, {"parameters": {"p": '[1,{"a":null}]'}},
     ),
-    "BOOL": ("graphpipe", x_of(Datatype.BOOL, b"\1"), UNSUPPORTED),
-    "BF16": ("graphpipe " + TRTIS, x_of(Datatype.BF16, b"\0\0"), UNSUPPORTED),
+    "BOOL": ("graphpipe", inputs(Datatype.BOOL, b"\1"), UNSUPPORTED),
+    "BF16": ("graphpipe " + TRTIS, inputs(Datatype.BF16, b"\0\0"), UNSUPPORTED),
     "ids and versions": ("graphpipe", {"id": "1", "version": "3"}, {"id": "", "version": ""}),
     "parameters not JSON": ("graphpipe", {"parameters": {"p": math.inf}}, BAD),
     "parameters of tensors": (
@@ -105,8 +105,8 @@ RESPONSES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def parse(protocol: str, request: InferRequest) -> Any:
-    """Return the server's parse result for a client's ``request`` in the protocol ``form``."""
-    codec, profile = FORMS[protocol]
+    """Return the server's parse result for a client's ``request`` in ``protocol``."""
+    codec, profile = CODECS[protocol]
     model = metadata(request)
     wire = codec.build_request(request, profile, model)
     return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
@@ -116,7 +116,7 @@ def parse(protocol: str, request: InferRequest) -> Any:
     ("protocol", "loss"),
     [(protocol, loss) for loss, row in REQUESTS.items() for protocol in row[0].split()],
 )
-def test_a_loss_of_a_request(protocol: str, loss: str) -> None:
+def test_losses_of_requests_are_as_documented(protocol: str, loss: str) -> None:
     _, fields, expected = REQUESTS[loss]
     plain = InferRequest("m", inputs=(X,), outputs=OUTPUTS)
     request = replace(plain, **fields)
@@ -132,11 +132,11 @@ def test_a_loss_of_a_request(protocol: str, loss: str) -> None:
     ("protocol", "loss"),
     [(protocol, loss) for loss, row in RESPONSES.items() for protocol in row[0].split()],
 )
-def test_a_loss_of_a_response(protocol: str, loss: str) -> None:
+def test_losses_of_responses_are_as_documented(protocol: str, loss: str) -> None:
     _, fields, expected = RESPONSES[loss]
     request = InferRequest("m", inputs=(X,), outputs=OUTPUTS)
     response = replace(InferResponse("m", outputs=(Y, Z)), **fields)
-    codec, _ = FORMS[protocol]
+    codec, _ = CODECS[protocol]
     wire = codec.build_response(response, parse(protocol, request))
     parsed = codec.parse_response(wire, request, DEFAULT_LIMITS, metadata(request))
     assert to_text(parsed) == to_text(replace(response, **expected))

@@ -1,4 +1,4 @@
-"""Sequences for backends whose protocol does not have them."""
+"""Sequence ids and opaque parameters for backends whose protocol may not support them."""
 
 import pytest
 from fakes import Memory
@@ -28,15 +28,15 @@ async def stream(tested_gateway: RoutingGateway, request: InferRequest) -> None:
 async def test_a_protocol_without_sequences_rejects_a_sequence_id(call: object) -> None:
     assert callable(call)
     backend = Memory("b")
-    created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     request = InferRequest("m", parameters={"sequence_id": 7})
-    await call(created, request)
+    await call(gateway, request)
     backend.supports_sequences = False
-    created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
-    await call(created, InferRequest("m", parameters={"sequence_id": 0}))
+    gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    await call(gateway, InferRequest("m", parameters={"sequence_id": 0}))
     assert len(backend.requests) == 2
     with raises_kind(Kind.UNSUPPORTED) as caught:
-        await call(created, request)
+        await call(gateway, request)
     assert caught.value.public == (
         "parameter 'sequence_id': backend 'b' speaks memory, which has no sequences"
     )
@@ -44,21 +44,21 @@ async def test_a_protocol_without_sequences_rejects_a_sequence_id(call: object) 
 
 
 @pytest.mark.parametrize("call", [perform, stream])
-async def test_a_config_is_passed_to_its_server(call: object) -> None:
+async def test_a_graphpipe_config_is_passed_only_to_graphpipe_servers(call: object) -> None:
     """A GraphPipe server gets parameters that other protocols refuse or read as a sequence."""
     assert callable(call)
     backend = Memory("b")
     backend.supports_sequences = False
-    created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     sequence = OpaqueParameters({"sequence_id": 7}, ("graphpipe",), b'{"sequence_id": 7}')
     rejected = OpaqueParameters({}, ("graphpipe",), b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))
     for parameters, kind in ((sequence, Kind.UNSUPPORTED), (rejected, Kind.BAD_REQUEST)):
         request = InferRequest("m", parameters=parameters)
         backend.protocol = "v2-rest"
         with raises_kind(kind):
-            await call(created, request)
+            await call(gateway, request)
         backend.protocol = "graphpipe"
-        await call(created, request)
+        await call(gateway, request)
         operation = backend.requests.pop()
         assert isinstance(operation, InferRequest)
         assert operation.parameters is parameters

@@ -37,7 +37,7 @@ def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> RoutingGat
     )
 
 
-async def refusal(
+async def assert_refused(
     tested_gateway: RoutingGateway,
     operation: messages.Operation,
     kind: Kind,
@@ -51,7 +51,7 @@ async def refusal(
 async def test_loading_models_must_be_enabled(operation: messages.Operation) -> None:
     memory = Memory("b", Acknowledgement())
     text = "^explicit model load / unload is not allowed if polling is enabled$"
-    await refusal(gateway(memory, settings=True), operation, Kind.NO_BACKEND, text)
+    await assert_refused(gateway(memory, settings=True), operation, Kind.NO_BACKEND, text)
     assert not memory.requests
 
 
@@ -60,7 +60,7 @@ async def test_settings_must_be_enabled(operation: messages.Operation) -> None:
     memory = Memory("b", Settings())
     memory.profile_of_all = TRITON
     text = "control: {settings: true}"
-    await refusal(gateway(memory, repository=True), operation, Kind.UNSUPPORTED, text)
+    await assert_refused(gateway(memory, repository=True), operation, Kind.UNSUPPORTED, text)
     assert not memory.requests
 
 
@@ -89,7 +89,7 @@ CONFIG = {
     "output": [{"name": "A"}, {"name": "OUT"}],
     "cc": {"é": 0.1, "name": "m"},
 }
-THEIRS = {
+BACKEND_CONFIG = {
     "name": "real",
     "input": [{"name": "INPUT0", "dims": [1]}, {"name": "B"}, {"name": ["A"]}, "A"],
     "output": [{"name": "A"}, {"name": "OUTPUT0"}],
@@ -100,7 +100,7 @@ THEIRS = {
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (json.dumps(CONFIG), THEIRS),
+        (json.dumps(CONFIG), BACKEND_CONFIG),
         ('{"input": [{"name": "A"}]}', {"input": [{"name": "INPUT0"}]}),
         ('{"name": "m", "input": "A"}', {"name": "real", "input": "A"}),
         # unchanged, byte for byte
@@ -131,13 +131,13 @@ async def test_a_configuration_to_load_has_the_backends_names(config: Any, expec
 
 async def test_a_model_without_route_is_not_changed() -> None:
     created = gateway(routes=(Route("m", "b"),), repository=True)
-    await refusal(created, ModelLoadRequest("n"), Kind.NOT_FOUND)
+    await assert_refused(created, ModelLoadRequest("n"), Kind.NOT_FOUND)
 
 
 @pytest.mark.parametrize("operation", [ModelLoadRequest("simple"), ModelUnloadRequest("simple")])
 async def test_embedded_models_cannot_be_loaded_or_unloaded(operation: messages.Operation) -> None:
     created = gateway(BuiltinBackend("b"), repository=True)
-    await refusal(created, operation, Kind.UNSUPPORTED, "'simple' is built into infergate")
+    await assert_refused(created, operation, Kind.UNSUPPORTED, "'simple' is built into infergate")
 
 
 async def test_the_trace_settings_of_a_model_are_sent_to_its_backend() -> None:
@@ -153,7 +153,7 @@ async def test_the_trace_settings_of_a_model_are_sent_to_its_backend() -> None:
     assert not bystander.requests
     owner.profile_of_all = MLSERVER
     operation = messages.TraceSettingsRequest("m")
-    await refusal(created, operation, Kind.UNSUPPORTED, "'b' has no trace settings")
+    await assert_refused(created, operation, Kind.UNSUPPORTED, "'b' has no trace settings")
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ async def test_server_settings_are_sent_to_every_backend_with_settings(
     assert (one.requests, other.requests, third.requests) == ([operation], [], [operation])
     assert context.record.backend == "a,c"
     third.answer = GatewayError(Kind.BAD_REQUEST, "no such setting")
-    await refusal(created, operation, Kind.BAD_REQUEST, "^no such setting$")
+    await assert_refused(created, operation, Kind.BAD_REQUEST, "^no such setting$")
     one.profile_of_all = third.profile_of_all = MLSERVER
-    await refusal(created, operation, Kind.UNSUPPORTED)
+    await assert_refused(created, operation, Kind.UNSUPPORTED)
 
 
 async def test_each_operation_is_audited(caplog: pytest.LogCaptureFixture) -> None:
@@ -184,14 +184,14 @@ async def test_each_operation_is_audited(caplog: pytest.LogCaptureFixture) -> No
         ModelLoadRequest("m\nforged line" + "x" * 1000), new_context(request_id="r1")
     )
     memory.answer = GatewayError(Kind.NOT_FOUND, "no such model")
-    await refusal(created, ModelUnloadRequest("m"), Kind.NOT_FOUND)
+    await assert_refused(created, ModelUnloadRequest("m"), Kind.NOT_FOUND)
     memory.answer = RuntimeError("a bug")  # type: ignore[assignment]
     with pytest.raises(RuntimeError):
         await created.perform(ModelUnloadRequest("m"), new_context())
-    done, failed, broken = caplog.messages
-    assert done.startswith("model_load model='m\\nforged linexxx")
-    assert "route='*' backend='b' peer=test request_id='r1' outcome=ok" in done
-    assert len(done) < 400
+    succeeded, failed, broken = caplog.messages
+    assert succeeded.startswith("model_load model='m\\nforged linexxx")
+    assert "route='*' backend='b' peer=test request_id='r1' outcome=ok" in succeeded
+    assert len(succeeded) < 400
     assert failed.endswith("outcome=not_found")
     assert broken.endswith("outcome=internal")
 
@@ -203,24 +203,24 @@ async def test_only_enabled_extensions_are_reported() -> None:
         ({"settings": True}, {"trace", "logging"}),
     ):
         query = messages.ServerMetadataRequest()
-        settings = await perform(gateway(**allowed), query, messages.ServerMetadata)
-        assert {"model_repository", "trace", "logging"} & set(settings.extensions) == expected
-        assert {"model_configuration", "statistics"} <= set(settings.extensions)
+        metadata = await perform(gateway(**allowed), query, messages.ServerMetadata)
+        assert {"model_repository", "trace", "logging"} & set(metadata.extensions) == expected
+        assert {"model_configuration", "statistics"} <= set(metadata.extensions)
 
 
 async def test_shared_memory_must_be_enabled() -> None:
     created = gateway()
     for name in ("", "r"):
-        settings = await created.perform(messages.SharedMemoryStatusRequest(name), new_context())
-        assert settings == messages.SharedMemoryStatus(())
+        status = await created.perform(messages.SharedMemoryStatusRequest(name), new_context())
+        assert status == messages.SharedMemoryStatus(())
         unregister = messages.SharedMemoryUnregisterRequest(name)
         assert await created.perform(unregister, new_context()) == Acknowledgement()
     register = messages.SharedMemoryRegisterRequest("r", "/k", 0, 64)
     text = "region 'r': shared memory is not supp"
-    await refusal(created, register, Kind.UNSUPPORTED, text)
+    await assert_refused(created, register, Kind.UNSUPPORTED, text)
 
 
-async def test_the_audit_log_names_callers_and_rejected_callers(
+async def test_the_audit_log_has_identities_and_rejections(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
@@ -231,8 +231,8 @@ async def test_the_audit_log_names_callers_and_rejected_callers(
     denied = new_context()
     denied.record.model = "m\nforged" + "x" * 1000
     log_denied(ModelLoadRequest, denied, GatewayError(Kind.UNAUTHENTICATED, "credentials"))
-    done, kept_out = caplog.messages
-    assert done.endswith("""outcome=ok identity="jwt:idp:al'ice\"""")
-    assert kept_out.startswith("model_load model='m\\nforgedxxx")
-    assert kept_out.endswith("outcome=unauthenticated")
-    assert len(kept_out) < 400
+    succeeded, rejected = caplog.messages
+    assert succeeded.endswith("""outcome=ok identity="jwt:idp:al'ice\"""")
+    assert rejected.startswith("model_load model='m\\nforgedxxx")
+    assert rejected.endswith("outcome=unauthenticated")
+    assert len(rejected) < 400

@@ -1,4 +1,4 @@
-"""grpc.health.v1 and server reflection, over a real grpc.aio server."""
+"""The gateway's own services: grpc.health.v1 and server reflection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -22,7 +22,7 @@ from infergate.gateway.services import (
 )
 
 V2 = "inference.GRPCInferenceService"
-CALL = RequestContext("test")
+CONTEXT = RequestContext("test")
 CheckRequest = SCHEMA.message_class("grpc.health.v1.HealthCheckRequest")
 CheckResponse = SCHEMA.message_class("grpc.health.v1.HealthCheckResponse")
 ListResponse = SCHEMA.message_class("grpc.health.v1.HealthListResponse")
@@ -69,14 +69,14 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     def unary(self, method: str) -> Any:
         async def handle(message: bytes, context: Any) -> bytes:
             return await body_of(
-                await self.services.unary[method](RpcRequest(method, (message,)), CALL), context
+                await self.services.unary[method](RpcRequest(method, (message,)), CONTEXT), context
             )
 
         return handle
 
     def stream(self, method: str) -> Any:
         async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            async for response in self.services.streams[method](messages, CALL):
+            async for response in self.services.streams[method](messages, CONTEXT):
                 yield await body_of(response, context)
 
         return handle
@@ -90,7 +90,7 @@ async def body_of(response: RpcResponse, context: Any) -> bytes:
 
 
 @asynccontextmanager
-async def services_of(services: GatewayServices) -> AsyncIterator[grpc.aio.Channel]:
+async def serve(services: GatewayServices) -> AsyncIterator[grpc.aio.Channel]:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((Handlers(services),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -104,13 +104,13 @@ async def services_of(services: GatewayServices) -> AsyncIterator[grpc.aio.Chann
 
 async def check(channel: grpc.aio.Channel, service: str) -> int:
     call = channel.unary_unary(f"/{HEALTH_SERVICE}/Check")
-    answer = await call(CheckRequest(service=service).SerializeToString(), timeout=30)
-    return int(CheckResponse.FromString(answer).status)
+    message = await call(CheckRequest(service=service).SerializeToString(), timeout=30)
+    return int(CheckResponse.FromString(message).status)
 
 
 async def test_check_returns_the_readiness_of_the_server_and_its_services() -> None:
     readiness = Switch()
-    async with services_of(build_services(readiness)) as channel:
+    async with serve(build_services(readiness)) as channel:
         for service in ("", V2, HEALTH_SERVICE, *REFLECTION_SERVICES):
             assert await check(channel, service) == SERVING
         readiness.serves = False
@@ -122,9 +122,9 @@ async def test_check_returns_the_readiness_of_the_server_and_its_services() -> N
 
 
 async def test_list_returns_every_service() -> None:
-    async with services_of(build_services(Switch())) as channel:
-        answer = await channel.unary_unary(f"/{HEALTH_SERVICE}/List")(b"", timeout=30)
-    statuses = ListResponse.FromString(answer).statuses
+    async with serve(build_services(Switch())) as channel:
+        message = await channel.unary_unary(f"/{HEALTH_SERVICE}/List")(b"", timeout=30)
+    statuses = ListResponse.FromString(message).statuses
     assert {name: entry.status for name, entry in statuses.items()} == dict.fromkeys(
         ("", V2, HEALTH_SERVICE, *REFLECTION_SERVICES), SERVING
     )
@@ -132,7 +132,7 @@ async def test_list_returns_every_service() -> None:
 
 async def test_watch_sends_the_status_and_each_change_once() -> None:
     readiness = Switch()
-    async with services_of(build_services(readiness)) as channel:
+    async with serve(build_services(readiness)) as channel:
         call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(b"", timeout=30)
         statuses = (CheckResponse.FromString(message).status async for message in call)
         assert await anext(statuses) == SERVING
@@ -146,7 +146,7 @@ async def test_watch_sends_the_status_and_each_change_once() -> None:
 
 async def test_watch_of_an_unknown_service_stays_open() -> None:
     readiness = Switch()
-    async with services_of(build_services(readiness)) as channel:
+    async with serve(build_services(readiness)) as channel:
         request = CheckRequest(service="nosuch").SerializeToString()
         call = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(request, timeout=30)
         assert CheckResponse.FromString(await call.read()).status == SERVICE_UNKNOWN
@@ -159,31 +159,31 @@ async def test_draining_is_sent_to_every_watcher_and_ends_its_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("infergate.gateway.readiness.POLL_SECONDS", 3600.0)
-    watches = []
+    checks = []
 
     async def check_backends(context: RequestContext) -> bool:
-        watches.append(context)
+        checks.append(context)
         return True
 
     readiness = Readiness(check_backends, lambda: 0.0)
-    async with services_of(build_services(readiness)) as channel, asyncio.timeout(20):
-        named = [CheckRequest(service=name).SerializeToString() for name in ["", V2] * 20]
+    async with serve(build_services(readiness)) as channel, asyncio.timeout(20):
+        requests = [CheckRequest(service=name).SerializeToString() for name in ["", V2] * 20]
         watch = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")
-        calls = [watch(message) for message in named]
+        calls = [watch(message) for message in requests]
         for call in calls:
             assert CheckResponse.FromString(await call.read()).status == SERVING
-        stranger = watch(CheckRequest(service="nosuch").SerializeToString())
-        assert CheckResponse.FromString(await stranger.read()).status == SERVICE_UNKNOWN
+        unknown = watch(CheckRequest(service="nosuch").SerializeToString())
+        assert CheckResponse.FromString(await unknown.read()).status == SERVICE_UNKNOWN
         readiness.start_draining()
         for call in calls:
             assert CheckResponse.FromString(await call.read()).status == NOT_SERVING
-        for call in (*calls, stranger):
+        for call in (*calls, unknown):
             assert await call.read() is grpc.aio.EOF
             assert await call.code() is grpc.StatusCode.OK
         watch_after_drain = watch(b"")
         assert CheckResponse.FromString(await watch_after_drain.read()).status == NOT_SERVING
         assert await watch_after_drain.read() is grpc.aio.EOF
-    assert len(watches) == 1
+    assert len(checks) == 1
 
 
 async def test_draining_during_a_status_is_sent_after_it() -> None:
@@ -191,11 +191,11 @@ async def test_draining_during_a_status_is_sent_after_it() -> None:
         return True
 
     readiness = Readiness(check_backends)
-    watching = build_services(readiness).streams[f"/{HEALTH_SERVICE}/Watch"](each([b""]), CALL)
+    watch = build_services(readiness).streams[f"/{HEALTH_SERVICE}/Watch"](feed([b""]), CONTEXT)
     statuses = []
     async with asyncio.timeout(20):
-        async for answer in watching:
-            statuses.append(CheckResponse.FromString(bytes(join_parts(answer.message))).status)
+        async for response in watch:
+            statuses.append(CheckResponse.FromString(bytes(join_parts(response.message))).status)
             readiness.start_draining()
     assert statuses == [SERVING, NOT_SERVING]
 
@@ -207,19 +207,19 @@ async def test_draining_during_a_status_is_sent_after_it() -> None:
 )
 async def test_malformed_and_long_messages_are_invalid_arguments(message: bytes) -> None:
     services = build_services(Switch())
-    answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (message,)), CALL)
-    assert answer.code == 3
+    response = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (message,)), CONTEXT)
+    assert response.code == 3
     for method, handler in services.streams.items():
-        responses = [item async for item in handler(each([message, b""]), CALL)]
+        responses = [item async for item in handler(feed([message, b""]), CONTEXT)]
         assert [item.code for item in responses] == [3], method
 
 
 async def test_a_stream_without_a_message_gets_no_response() -> None:
     for handler in build_services(Switch()).streams.values():
-        assert [item async for item in handler(each([]), CALL)] == []
+        assert [item async for item in handler(feed([]), CONTEXT)] == []
 
 
-async def each(items: Iterable[bytes]) -> AsyncIterator[bytes]:
+async def feed(items: Iterable[bytes]) -> AsyncIterator[bytes]:
     for item in items:
         yield item
 
@@ -242,23 +242,23 @@ async def reflect(channel: grpc.aio.Channel, service: str, *queries: dict[str, A
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_a_client_can_build_every_service_from_reflection_alone(service: str) -> None:
-    async with services_of(build_services(Switch())) as channel:
+    async with serve(build_services(Switch())) as channel:
         (listed,) = await reflect(channel, service, {"list_services": "*", "host": "h"})
         assert listed.valid_host == "h"
-        names = [one.name for one in listed.list_services_response.service]
+        names = [each.name for each in listed.list_services_response.service]
         assert names == sorted((V2, HEALTH_SERVICE, *REFLECTION_SERVICES))
         responses = await reflect(channel, service, *({"file_containing_symbol": n} for n in names))
-    for name, answer in zip(names, responses, strict=True):
+    for name, response in zip(names, responses, strict=True):
         pool = DescriptorPool()
-        for file in answer.file_descriptor_response.file_descriptor_proto:
+        for file in response.file_descriptor_response.file_descriptor_proto:
             pool.AddSerializedFile(file)
         assert pool.FindServiceByName(name).methods
 
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
-async def test_files_by_name_and_by_any_symbol(service: str) -> None:
-    request: list[dict[str, Any]] = [{"file_by_filename": "open_inference.proto"}]
-    request += [
+async def test_files_are_found_by_name_and_by_symbol(service: str) -> None:
+    queries: list[dict[str, Any]] = [{"file_by_filename": "open_inference.proto"}]
+    queries += [
         {"file_containing_symbol": symbol}
         for symbol in (
             "inference.ModelInferRequest.InferInputTensor",
@@ -266,16 +266,16 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
             "inference.ModelInferRequest.model_name",
         )
     ]
-    async with services_of(build_services(Switch())) as channel:
-        responses = await reflect(channel, service, *request)
-    for answer in responses:
-        (file,) = answer.file_descriptor_response.file_descriptor_proto
+    async with serve(build_services(Switch())) as channel:
+        responses = await reflect(channel, service, *queries)
+    for response in responses:
+        (file,) = response.file_descriptor_response.file_descriptor_proto
         assert descriptor_pb2.FileDescriptorProto.FromString(file).name == "open_inference.proto"
 
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_a_request_that_fails_leaves_the_stream_open(service: str) -> None:
-    async with services_of(build_services(Switch())) as channel:
+    async with serve(build_services(Switch())) as channel:
         responses = await reflect(
             channel,
             service,

@@ -83,7 +83,7 @@ def request_with(*regions: RegionRef, output: RegionRef | None = None) -> InferR
     return InferRequest("m", inputs=inputs, outputs=outputs)
 
 
-def answering(data: bytes) -> InferResponse:
+def response_with(data: bytes) -> InferResponse:
     return InferResponse("m", outputs=(Tensor("Y", Datatype.UINT8, (len(data),), data),))
 
 
@@ -118,7 +118,7 @@ async def test_inputs_are_read_from_and_outputs_written_to_regions() -> None:
             inputs=(Tensor("X0", Datatype.UINT8, (5,), b"\3\4\5\6\7"),),
             outputs=(RequestedOutput("Y"),),
         )
-        response = await staged.write_outputs(answering(b"answer"))
+        response = await staged.write_outputs(response_with(b"answer"))
     assert response.outputs == (
         Tensor("Y", Datatype.UINT8, (6,), b"", shared_memory=RegionRef("r", 100, 6)),
     )
@@ -126,13 +126,13 @@ async def test_inputs_are_read_from_and_outputs_written_to_regions() -> None:
     assert FILE.stat().st_size == SIZE
 
 
-async def test_offsets_are_of_the_region() -> None:
+async def test_offsets_are_relative_to_the_region() -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, offset=16, size=8), new_context())
     request = request_with(RegionRef("r", 2, 6), output=RegionRef("r", 0, 8))
     async with memory.stage(request, BACKEND) as staged:
         assert staged.request.inputs[0].data == bytes(range(18, 24))
-        await staged.write_outputs(answering(b"12345678"))
+        await staged.write_outputs(response_with(b"12345678"))
     assert FILE.read_bytes()[15:25] == b"\x0f12345678\x18"
     past_end = request_with(RegionRef("r", 3, 6))
     await error_of(memory, past_end, match=r"3 \+ 6 bytes exceed its size of 8")
@@ -179,14 +179,14 @@ def test_any_numbers_end_in_data_or_an_error(
     assert FILE.stat().st_size == end
 
 
-async def test_a_file_truncated_between_check_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_truncation_between_check_and_read_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = await memory_with_region()
     look = os.fstat
 
     def cut_after(file: int) -> os.stat_result:
-        open_count = look(file)
+        status = look(file)
         os.truncate(FILE, 10)
-        return open_count
+        return status
 
     monkeypatch.setattr("infergate.gateway.shared_memory_region.os.fstat", cut_after)
     await error_of(memory, request_with(RegionRef("r", 0, 100)), match="become shorter")
@@ -197,7 +197,7 @@ async def test_a_truncated_file_is_not_extended() -> None:
     async with memory.stage(request_with(output=RegionRef("r", 100, 8)), BACKEND) as staged:
         os.truncate(FILE, 50)
         with pytest.raises(GatewayError, match="become shorter"):
-            await staged.write_outputs(answering(b"answer"))
+            await staged.write_outputs(response_with(b"answer"))
     assert FILE.stat().st_size == 50
 
 
@@ -270,7 +270,7 @@ async def test_large_data_is_copied_by_a_thread(
         request_with(RegionRef("r", 0, 65), output=RegionRef("r", 0, 99)), BACKEND
     ) as staged:
         assert staged.request.inputs[0].data == bytes(range(65))
-        await staged.write_outputs(answering(bytes(65)))
+        await staged.write_outputs(response_with(bytes(65)))
     moved = [call.args[0].__name__ for call in to_thread.await_args_list]
     assert moved == ["_read_inputs", "_write_outputs"]
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
@@ -316,7 +316,7 @@ async def test_memory_held_by_requests_is_bounded() -> None:
         pass  # a refused request holds nothing
 
 
-async def test_regions_are_counted() -> None:
+async def test_the_number_of_regions_is_limited() -> None:
     memory = await memory_with_region()
     await memory.perform(replace(REGISTER, name="s"), new_context())
     with raises_kind(Kind.TOO_LARGE, match="limit"):
@@ -365,19 +365,19 @@ async def test_a_key_may_omit_its_slash() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257])
-async def test_invalid_region_names(name: str) -> None:
+async def test_invalid_region_names_are_rejected(name: str) -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     with pytest.raises(GatewayError, match="name of a shared memory region"):
         await memory.perform(replace(REGISTER, name=name), new_context())
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"size": 2**64}, {"offset": 2**64}, {"offset": -1}, {"device": 2**31}]
+    "fields", [{"size": 2**64}, {"offset": 2**64}, {"offset": -1}, {"device": 2**31}]
 )
-async def test_invalid_region_offsets_and_sizes(wrong: dict[str, int]) -> None:
+async def test_invalid_region_fields_are_rejected(fields: dict[str, int]) -> None:
     memory = SharedMemory(LIMITS, [Sharing("a")], enabled=True)
     with raises_kind(Kind.BAD_REQUEST, match=r"must be from 0 to \d+$"):
-        await memory.perform(replace(CUDA, **wrong), new_context())
+        await memory.perform(replace(CUDA, **fields), new_context())
 
 
 # ---- registering and unregistering
@@ -414,7 +414,7 @@ async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
         FILE.rename(f"{FILE}_old")
         FILE.write_bytes(bytes(SIZE))
         await memory.perform(REGISTER, new_context())
-        await staged.write_outputs(answering(b"answer"))
+        await staged.write_outputs(response_with(b"answer"))
     old = Path(f"{FILE}_old")
     assert old.read_bytes()[:6] == b"answer"
     assert FILE.read_bytes() == bytes(SIZE)
@@ -423,7 +423,7 @@ async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
     assert open_files() == 1
 
 
-async def test_a_request_cancelled_while_a_thread_reads(
+async def test_a_request_cancelled_while_a_thread_reads_leaves_no_file_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 0)
@@ -450,9 +450,7 @@ async def test_a_request_cancelled_while_a_thread_reads(
         pass  # no memory is counted as held
 
 
-async def test_registering_and_unregistering_are_audited(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_registering_and_unregistering_are_audited(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
     memory = SharedMemory(
         LIMITS,
@@ -466,7 +464,7 @@ async def test_registering_and_unregistering_are_audited(
     await memory.perform(CUDA, new_context())
     await memory.perform(UNREGISTER, new_context())
     await memory.perform(SharedMemoryUnregisterRequest(), new_context())
-    good, bad, cuda, forgotten, every = caplog.messages
+    good, bad, cuda, unregistered, unregistered_all = caplog.messages
     rest = """route='' backend="gpu's,other" peer=test request_id"""
     assert good == (
         f"shared_memory_register region='r' key='{KEY}' offset=0 size={SIZE} {rest}='r1' outcome=ok"
@@ -475,8 +473,8 @@ async def test_registering_and_unregistering_are_audited(
     assert bad.endswith("outcome=already_exists")
     assert len(bad) < 500
     assert cuda.startswith("shared_memory_register region='gpu' device=0 size=64 ")
-    assert forgotten == f"shared_memory_unregister region='r' {rest}='' outcome=ok"
-    assert every.startswith("shared_memory_unregister region='' ")
+    assert unregistered == f"shared_memory_unregister region='r' {rest}='' outcome=ok"
+    assert unregistered_all.startswith("shared_memory_unregister region='' ")
 
 
 async def test_disabled_shared_memory_is_not_audited(caplog: pytest.LogCaptureFixture) -> None:
@@ -587,10 +585,10 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
     request = request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 8))
     async with memory.stage(request, sharing) as staged:
         assert staged.request is request
-        answer = InferResponse(
+        response = InferResponse(
             "m", outputs=(Tensor("Y", Datatype.UINT8, (1,), b"", shared_memory=None),)
         )
-        assert await staged.write_outputs(answer) == answer
+        assert await staged.write_outputs(response) == response
     async with memory.stage(request, sharing, by_name=False) as staged:
         assert staged.request.inputs[0].data == b"\0\1\2\3"
     async with memory.stage(request, BACKEND) as staged:
@@ -600,7 +598,7 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "names"),
+    ("request_", "match"),
     [
         (request_with(RegionRef("r", SIZE, 1)), "'r'"),
         (request_with(RegionRef("r", 1, SIZE)), "'r'"),
@@ -620,13 +618,13 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
     ids=str,
 )
 async def test_a_sharing_backend_gets_no_request_past_the_end(
-    request_: InferRequest, names: str
+    request_: InferRequest, match: str
 ) -> None:
     """Such a request crashes a legacy server."""
     sharing = Sharing("a")
     memory = await memory_with_region(LIMITS, sharing)
     await memory.perform(CUDA, new_context())
-    await error_of(memory, request_, match=names, backend=sharing)
+    await error_of(memory, request_, match=match, backend=sharing)
 
 
 async def test_a_sharing_backend_gets_no_request_for_a_truncated_file() -> None:
@@ -640,15 +638,15 @@ async def test_a_sharing_backend_gets_no_request_for_a_truncated_file() -> None:
 async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
     """The region at the backend may have a different size."""
 
-    class Knowing(Sharing):
+    class Registered(Sharing):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
-            sharing = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.requests)
-            if isinstance(operation, SharedMemoryRegisterRequest) and not sharing:
+            cleared = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.requests)
+            if isinstance(operation, SharedMemoryRegisterRequest) and not cleared:
                 self.requests.append(operation)
                 raise GatewayError(Kind.ALREADY_EXISTS, "already in manager")
             return await super().perform(operation, context)
 
-    memory, new = await memory_with_region(LIMITS, Sharing("a")), Knowing("b")
+    memory, new = await memory_with_region(LIMITS, Sharing("a")), Registered("b")
     other = SharedMemory(LIMITS, (new,), enabled=True, predecessor=memory)
     await other.register_with_new_backends(())
     assert new.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False), REGISTER]
@@ -674,18 +672,18 @@ async def test_gpu_memory_is_forwarded_to_the_backend() -> None:
 # ---- in the gateway
 
 
-async def test_an_inference_through_the_gateway() -> None:
+async def test_the_gateway_reads_inputs_from_regions_if_enabled() -> None:
     memory = await memory_with_region()
     backend = Memory("b")
-    created = RoutingGateway(
+    gateway = RoutingGateway(
         RouteTable([Route("*", "b")]), {"b": backend}, {}, GatewayOptions(shared_memory=memory)
     )
     request = request_with(RegionRef("r", 0, 2))
-    await perform(created, request, InferResponse)
-    (operations,) = backend.requests
-    assert isinstance(operations, InferRequest)
-    assert operations.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
-    off = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    await perform(gateway, request, InferResponse)
+    (operation,) = backend.requests
+    assert isinstance(operation, InferRequest)
+    assert operation.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
+    disabled = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     with pytest.raises(UnknownRegionError, match="not enabled"):
-        await off.perform(request, new_context())
+        await disabled.perform(request, new_context())
     assert len(backend.requests) == 1

@@ -26,8 +26,8 @@ from request_records import make_record
 
 
 def counts(statistics: GatewayStatistics, model: str) -> dict[str, Any]:
-    (stats_with,) = statistics.statistics_of(model, "").models
-    return dict(stats_with)
+    (model_statistics,) = statistics.statistics_of(model, "").models
+    return dict(model_statistics)
 
 
 def record(statistics: GatewayStatistics, model: str, outcome: str = "ok", **fields: Any) -> None:
@@ -155,17 +155,17 @@ async def test_other_servers_get_the_gateways_statistics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "reported_for"),
+    ("versions", "expected"),
     [(("7",), "7"), ((), "1"), (("9", "10", "b"), "10"), (("v2",), "1")],
 )
 async def test_the_gateways_statistics_have_a_numeric_version(
-    versions: tuple[str, ...], reported_for: str
+    versions: tuple[str, ...], expected: str
 ) -> None:
     memory = Memory("b")
     memory.description = ModelMetadata("m", versions)
     gateway = build_gateway(Route("m", "b"), backends=[memory])
     statistics = await perform(gateway, ModelStatisticsRequest("m"), ModelStatistics)
-    assert [each["version"] for each in statistics.models] == [reported_for]
+    assert [each["version"] for each in statistics.models] == [expected]
 
 
 @pytest.mark.parametrize("requested", [("nope", ""), ("simple", "abc"), ("simple", "2")])
@@ -175,7 +175,7 @@ async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> 
         await gateway.perform(ModelStatisticsRequest(*requested), new_context())
 
 
-async def test_statistics_of_a_down_server_are_kept() -> None:
+async def test_a_server_that_is_down_gets_the_gateways_statistics() -> None:
     memory = Memory("b")
     memory.description = GatewayError(Kind.CONNECT, "down")
     gateway = build_gateway(Route("m", "b"), backends=[memory])
@@ -186,7 +186,7 @@ async def test_statistics_of_a_down_server_are_kept() -> None:
 
 async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
     class Counting(Memory):
-        async def perform(self, operation: Operation, fields: Any) -> Any:
+        async def perform(self, operation: Operation, context: Any) -> Any:
             if isinstance(operation, ModelIndexRequest):
                 return ModelIndex((ModelIndexEntry("x", "1"), ModelIndexEntry("broken", "1")))
             assert isinstance(operation, ModelStatisticsRequest)

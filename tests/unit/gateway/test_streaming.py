@@ -141,17 +141,17 @@ class Harness:
         self.codec = codec or StreamCodec()
         frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS, offload)
         self.records: list[RequestContext] = []
-        writes: Any = UnaryStreamCodec(self.codec, "/t.T/Stream") if one_at_a_time else self.codec
-        self.names = 0
+        writer: Any = UnaryStreamCodec(self.codec, "/t.T/Stream") if one_at_a_time else self.codec
+        self.assigned_ids = 0
         self.context = new_context(deadline=None)
-        self.stream = InferenceStream(frontend, writes, self.name, self.record, self.context)
+        self.stream = InferenceStream(frontend, writer, self.assign_id, self.record, self.context)
 
     def record(self, context: RequestContext) -> None:
         self.records.append(context)
         self.gateway.own_statistics.record(context.record, 0.5, 1)
 
-    def name(self, context: RequestContext) -> None:
-        self.names += 1
+    def assign_id(self, context: RequestContext) -> None:
+        self.assigned_ids += 1
 
     async def send_request(self, text: str, error: GatewayError | None = None) -> list[str]:
         return await self.read_all(await self.stream.handle(text.encode(), error))
@@ -172,7 +172,7 @@ class Harness:
         return [bytes(join_parts(response.message)).decode() async for response in responses]
 
 
-async def test_all_responses_and_the_end() -> None:
+async def test_all_responses_and_the_end_are_sent_and_recorded() -> None:
     harness = Harness()
     assert await harness.send_request("infer m 3 a") == ["a more"] * 3 + ["a end"]
     assert await harness.send_request("infer m 0 b") == ["b end"]
@@ -186,7 +186,7 @@ async def test_all_responses_and_the_end() -> None:
     )
     assert (first_record.model, first_record.backend, first_record.outcome) == ("m", "acting", "ok")
     assert (first_record.bytes_in, first_record.bytes_out) == (11, 23)
-    assert harness.names == 3
+    assert harness.assigned_ids == 3
 
 
 async def test_a_helper_writes_long_responses() -> None:
@@ -221,10 +221,10 @@ async def test_messages_are_released_immediately(text: str) -> None:
     harness = Harness()
     with garbage_collector_disabled():
         assert len(await harness.send_request(text)) == 1
-        assert requests() == []
+        assert held_requests() == []
 
 
-def requests() -> list[Any]:
+def held_requests() -> list[Any]:
     """Return the requests of streams that are still in memory."""
     return [each for each in gc.get_objects() if type(each) is _StreamRequest]
 
@@ -234,10 +234,10 @@ async def test_model_statistics_count_each_request(one_at_a_time: bool) -> None:
     harness = Harness(one_at_a_time=one_at_a_time)
     for text in ("infer m one a", "infer m 3 b", "infer m fail c"):
         await harness.send_request(text)
-    (context,) = harness.gateway.own_statistics.statistics_of("m", "").models
-    assert context["inference_count"] == 2
-    assert context["inference_stats"]["success"] == {"count": 2, "ns": 1_000_000_000}
-    assert context["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
+    (statistics,) = harness.gateway.own_statistics.statistics_of("m", "").models
+    assert statistics["inference_count"] == 2
+    assert statistics["inference_stats"]["success"] == {"count": 2, "ns": 1_000_000_000}
+    assert statistics["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
 async def test_messages_that_the_transport_refuses_get_an_error() -> None:
@@ -281,16 +281,16 @@ async def test_a_waiting_request_does_not_delay_later_ones() -> None:
 async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
     harness = Harness()
     with garbage_collector_disabled():
-        pulling = await harness.send_all("infer m one 0 5")
+        tasks = await harness.send_all("infer m one 0 5")
         for number in range(1, 10):
             (following,) = await harness.send_all(f"infer held one {number} 5")
             harness.backend.release.set()
-            await pulling.pop()
+            await tasks.pop()
             harness.backend.release.clear()
-            pulling.append(following)
-        assert len(requests()) <= 2
+            tasks.append(following)
+        assert len(held_requests()) <= 2
     harness.backend.release.set()
-    assert await pulling[0] == ["9 last"]
+    assert await tasks[0] == ["9 last"]
 
 
 async def test_requests_of_a_sequence_run_in_order() -> None:

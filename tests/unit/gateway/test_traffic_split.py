@@ -50,8 +50,8 @@ class Harness:
 
     async def stream(self, **fields: Any) -> list[InferResponse]:
         context = new_context(**fields)
-        bound = self.gateway.bind("m", "", context)
-        return [each async for each in self.gateway.stream(REQUEST, bound, context)]
+        binding = self.gateway.bind("m", "", context)
+        return [each async for each in self.gateway.stream(REQUEST, binding, context)]
 
 
 def split(percent: float, by: str = "", **rewrite: str) -> Route:
@@ -67,8 +67,8 @@ async def test_a_header_selects_the_route() -> None:
     )
     two_headers = {"x-canary": "yes, please", "x-team": "blue"}
     assert (await harness.send_request(headers=two_headers)).record.backend == "other"
-    for less in ({}, {"x-canary": "yes"}, {"x-canary": "no", "x-team": "blue"}):
-        assert (await harness.send_request(headers=less)).record.backend == "own"
+    for headers in ({}, {"x-canary": "yes"}, {"x-canary": "no", "x-team": "blue"}):
+        assert (await harness.send_request(headers=headers)).record.backend == "own"
 
 
 async def test_a_request_without_the_header_may_match_no_route() -> None:
@@ -197,12 +197,12 @@ class HeldBackend(Memory):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.let = asyncio.Event()
+        self.release = asyncio.Event()
 
     async def perform(self, operation: messages.Operation, context: RequestContext) -> Any:
         self.requests.append(operation)
-        self.calls = context
-        await self.let.wait()
+        self.context = context
+        await self.release.wait()
         return await super().perform(operation, context)
 
 
@@ -220,8 +220,8 @@ async def test_a_copy_is_sent_after_the_response() -> None:
     assert context.record.backend == "own"
     assert not mirror.requests
     await until(lambda: mirror.requests == [REQUEST])
-    assert mirror.calls.request_id == "r1"
-    mirror.let.set()
+    assert mirror.context.request_id == "r1"
+    mirror.release.set()
     await until(lambda: harness.counters.mirrored == {"ok": 1})
     assert context.record.backend == "own"
 
@@ -231,7 +231,7 @@ async def test_a_copy_has_the_names_of_its_backend() -> None:
     await harness.send_request()
     await until(lambda: mirror.requests == [replace(REQUEST, model="new")])
     assert harness.own.requests == [REQUEST]
-    mirror.let.set()
+    mirror.release.set()
 
 
 async def test_the_number_of_copies_is_bounded() -> None:
@@ -241,7 +241,7 @@ async def test_the_number_of_copies_is_bounded() -> None:
     await until(lambda: len(mirror.requests) == 2)
     assert harness.counters.mirrored == {"dropped": 3}
     assert len(harness.own.requests) == 5
-    mirror.let.set()
+    mirror.release.set()
     await until(lambda: harness.counters.mirrored == {"dropped": 3, "ok": 2})
     await harness.send_request()
     await until(lambda: len(mirror.requests) == 4)  # ``HeldBackend`` records each copy twice
@@ -250,16 +250,16 @@ async def test_the_number_of_copies_is_bounded() -> None:
 async def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.gateway.mirror.MAX_BYTES", 10)
     harness, mirror = mirroring()
-    for size, whole, dropped in ((12, 1, 0), (0, 1, 1), (4, 1, 2)):
+    for size, copies, dropped in ((12, 1, 0), (0, 1, 1), (4, 1, 2)):
         tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
         await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)))
-        await until(lambda: len(mirror.requests) == whole)  # noqa: B023
+        await until(lambda: len(mirror.requests) == copies)  # noqa: B023
         assert harness.counters.mirrored["dropped"] == dropped
-    mirror.let.set()
-    own = harness.gateway.traffic_splits[harness.gateway.bindings[0]]._mirror_sender
-    await until(lambda: not own._tasks)
+    mirror.release.set()
+    sender = harness.gateway.traffic_splits[harness.gateway.bindings[0]]._mirror_sender
+    await until(lambda: not sender._tasks)
     assert harness.counters.mirrored["ok"] == 1
-    mirror.let.clear()
+    mirror.release.clear()
     for size in (6, 4, 1):
         tensor = Tensor("x", Datatype.UINT8, (size,), bytes(size))
         await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)))
@@ -274,9 +274,9 @@ async def test_a_copy_has_its_own_memory_reservation() -> None:
     memory = Budget(4)
     await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)), memory=memory)
     await until(lambda: len(mirror.requests) == 1)
-    account: Any = mirror.calls.memory
+    account: Any = mirror.context.memory
     assert (memory.held, account.held) == (0, 4)
-    mirror.let.set()
+    mirror.release.set()
     await until(lambda: harness.counters.mirrored["ok"] == 1)
     await until(lambda: account.held == 0)
     await harness.send_request(InferRequest("m", "", "id", {}, (tensor,)), memory=Budget(3))
@@ -285,7 +285,7 @@ async def test_a_copy_has_its_own_memory_reservation() -> None:
 
 async def test_a_share_is_mirrored_and_sequences_completely() -> None:
     harness, mirror = mirroring(percent=30, maximum=10_000)
-    mirror.let.set()
+    mirror.release.set()
     for number in range(1, 101):
         for _ in range(3):
             await harness.send_request(InferRequest("m", "", "id", {"sequence_id": number}))
@@ -306,7 +306,7 @@ async def test_copies_of_a_sequence_are_sent_one_after_the_other() -> None:
         await harness.send_request(request)
     await harness.send_request(in_sequence(8))
     await until(lambda: len(mirror.requests) == 2)  # the first copy of each sequence waits
-    mirror.let.set()
+    mirror.release.set()
     await until(lambda: harness.counters.mirrored["ok"] == 3)
     sevens = [each for each in mirror.requests[2:] if each in requests]
     assert sevens[0] is requests[0]
@@ -318,7 +318,7 @@ async def test_after_a_dropped_copy_the_rest_of_its_sequence_is_dropped() -> Non
     await harness.send_request()
     await harness.send_request(in_sequence(7, sequence_start=True))
     assert harness.counters.mirrored == {"dropped": 1}
-    mirror.let.set()
+    mirror.release.set()
     sender = harness.gateway.traffic_splits[harness.gateway.bindings[0]]._mirror_sender
     await until(lambda: not sender._tasks)
     await harness.send_request(in_sequence(7, sequence_end=True))
@@ -338,12 +338,12 @@ async def test_without_a_share_the_backend_is_used_directly() -> None:
     assert ready == messages.HealthStatus(ok=True)
     for _ in range(3):
         await harness.send_request()
-    assert len(harness.own.requests) == 3 + 1  # and the request for readiness
+    assert len(harness.own.requests) == 3 + 1  # three inferences and a readiness check
 
 
 async def test_a_failing_mirror_affects_no_client(caplog: pytest.LogCaptureFixture) -> None:
     harness, mirror = mirroring()
-    mirror.let.set()
+    mirror.release.set()
     mirror.answer = CONNECTION_REFUSED
     await harness.send_request()
     await until(lambda: harness.counters.mirrored == {"failed": 1})
@@ -374,7 +374,7 @@ async def test_closing_cancels_copies() -> None:
 
 async def test_streams_are_mirrored_as_streams() -> None:
     harness, mirror = mirroring()
-    mirror.let.set()
+    mirror.release.set()
     assert len(await harness.stream()) == 1
     await until(lambda: harness.counters.mirrored == {"ok": 1})
 
@@ -392,7 +392,7 @@ async def test_requests_with_shared_memory_are_not_mirrored() -> None:
 
 async def test_an_unreachable_mirror_does_not_make_the_gateway_unready() -> None:
     harness, mirror = mirroring()
-    mirror.let.set()
+    mirror.release.set()
     mirror.answer = CONNECTION_REFUSED
     assert await harness.gateway.perform(
         messages.ServerReadyRequest(), new_context()

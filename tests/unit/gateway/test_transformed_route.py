@@ -135,8 +135,8 @@ async def test_each_response_of_a_stream_is_transformed() -> None:
     request = InferRequest("m", inputs=(uint8(1, 2, 3),))
     binding = harness.gateway.bind("m", "", context)
     async with aclosing(harness.gateway.stream(request, binding, context)) as responses:
-        result = [response async for response in responses]
-    assert [len(response.outputs) for response in result] == [2]
+        transformed = [response async for response in responses]
+    assert [len(response.outputs) for response in transformed] == [2]
     harness.backend.answer = InferResponse("m")  # the last response of a stream may be empty
     async with aclosing(harness.gateway.stream(request, binding, context)) as responses:
         assert [response.outputs async for response in responses] == [()]
@@ -241,10 +241,10 @@ async def test_a_thread_that_outlives_its_request_keeps_its_memory(
         def close(self) -> None:
             closed.set()
 
-    def wait(self: Cast, *before: Tensor) -> Sequence[Tensor]:
+    def wait(self: Cast, *tensors: Tensor) -> Sequence[Tensor]:
         started.set()
         release.wait(10)
-        return before
+        return tensors
 
     monkeypatch.setattr(Cast, "apply_tensors", wait)
     task = asyncio.create_task(

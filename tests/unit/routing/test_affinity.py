@@ -30,8 +30,8 @@ SEQUENCES = [SequenceKey("m", number) for number in range(1, 2001)]
 
 def test_owners_are_the_same_in_every_process_and_release() -> None:
     """Other gateways may still run the first release, which chose these owners."""
-    result = [owner(each) for each in SEQUENCES[:8]]
-    assert [NAMES.index(name) for name in result] == [0, 3, 4, 1, 4, 2, 3, 4]
+    owners = [owner(each) for each in SEQUENCES[:8]]
+    assert [NAMES.index(name) for name in owners] == [0, 3, 4, 1, 4, 2, 3, 4]
     assert owner(SequenceKey("modèle", "séquence")) == NAMES[0]
 
 
@@ -60,7 +60,7 @@ def test_a_number_and_its_text_have_the_same_owner() -> None:
         assert owner(each) == owner(SequenceKey(each.model, str(each.id)))
 
 
-def test_models_are_distinguished() -> None:
+def test_owners_depend_on_the_model() -> None:
     assert len({owner(SequenceKey(f"m{number}", 1)) for number in range(50)}) > 1
 
 

@@ -121,11 +121,11 @@ def test_two_choices_keep_the_longest_queue_short() -> None:
 def test_a_key_keeps_its_endpoint_and_requests_without_a_key_use_all() -> None:
     candidates = table(1, 1, 1)
     policy = ConsistentHash[Server](RoundRobin(rng().random))
-    positions = {key: policy.pick(candidates, key).name for key in map(str, range(100))}
-    assert set(positions.values()) == {b"0", b"1", b"2"}
+    owners = {key: policy.pick(candidates, key).name for key in map(str, range(100))}
+    assert set(owners.values()) == {b"0", b"1", b"2"}
     fewer = CandidateTable([each for each in candidates.members if each.name != b"1"])
-    for key, position in positions.items():
-        assert policy.pick(candidates, key).name == position
-        if position != b"1":
-            assert policy.pick(fewer, key).name == position
+    for key, owner in owners.items():
+        assert policy.pick(candidates, key).name == owner
+        if owner != b"1":
+            assert policy.pick(fewer, key).name == owner
     assert request_shares(policy, candidates, 3000) == pytest.approx([1 / 3] * 3)

@@ -21,7 +21,7 @@ def test_at_least_three_retries_are_allowed() -> None:
     assert acquire_all(RetryBudget()) == DEFAULT_MIN_RETRIES == 3
 
 
-def test_retries_up_to_a_fifth_of_the_requests_in_progress() -> None:
+def test_retries_up_to_a_fifth_of_the_active_requests_are_allowed() -> None:
     budget = RetryBudget()
     budget.active_requests = 100
     assert acquire_all(budget) == 20
@@ -36,7 +36,7 @@ def test_a_zero_budget_allows_no_retry() -> None:
 
 
 @given(st.integers(0, 100), st.integers(0, 10), st.integers(0, 500))
-def test_retries_never_exceed_the_budget(percent: int, minimum: int, requests: int) -> None:
+def test_the_number_of_retries_is_rounded_up(percent: int, minimum: int, requests: int) -> None:
     budget = RetryBudget(percent / 100, minimum)
     budget.active_requests = requests
     maximum = max(minimum, percent / 100 * requests)

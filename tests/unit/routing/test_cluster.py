@@ -102,8 +102,8 @@ def test_unknown_outcomes_do_not_change_the_failure_count() -> None:
 )
 def test_max_share_always_permits_one_ejection(share: float, count: int, max_ejected: int) -> None:
     cluster = make_cluster(count, ClusterRule(OutlierRule(max_share=share)))
-    result = [fail(cluster, each, 0.0) for each in cluster.members]
-    assert result == [True] * max_ejected + [False] * (count - max_ejected)
+    ejections = [fail(cluster, each, 0.0) for each in cluster.members]
+    assert ejections == [True] * max_ejected + [False] * (count - max_ejected)
     assert len(cluster.available(0.0)) == count - max_ejected
 
 
@@ -173,9 +173,9 @@ def test_a_key_moves_only_while_its_endpoint_is_unavailable() -> None:
 def test_retries_with_the_same_key_use_the_same_second_endpoint() -> None:
     cluster = make_cluster(5)
     first = choose_and_record(cluster, 0.0, key="k")
-    second = {id(choose_and_record(cluster, 0.0, tried=[first], key="k")) for _ in range(20)}
-    assert len(second) == 1
-    assert id(first) not in second
+    second_ids = {id(choose_and_record(cluster, 0.0, tried=[first], key="k")) for _ in range(20)}
+    assert len(second_ids) == 1
+    assert id(first) not in second_ids
 
 
 def test_a_sequence_keeps_an_unhealthy_owner() -> None:
@@ -229,7 +229,7 @@ def test_no_slow_start_after_the_first_resolution() -> None:
     assert shares(cluster, 100.0) == pytest.approx([0.5, 0.5], abs=0.05)
 
 
-def test_a_successful_check_ends_an_ejection() -> None:
+def test_an_endpoint_that_checks_mark_up_is_no_longer_ejected() -> None:
     cluster = make_cluster(2)
     member = cluster.members[0]
     fail(cluster, member, 0.0)

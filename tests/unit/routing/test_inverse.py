@@ -54,6 +54,6 @@ def test_a_client_name_maps_back_to_the_backend_name(
 ) -> None:
     pattern = rf"/{before}([ab.-]+){after}/"
     route = Route(pattern, "b", rewrite=Rewrite(rf"{prefix}\1{suffix}"))
-    result = route.client_model_lookup()(prefix + group + suffix)
-    if result is not None:
-        assert route.backend_model(result) == prefix + group + suffix
+    client_name = route.client_model_lookup()(prefix + group + suffix)
+    if client_name is not None:
+        assert route.backend_model(client_name) == prefix + group + suffix

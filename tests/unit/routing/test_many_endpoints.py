@@ -147,8 +147,8 @@ def test_flapping_endpoints_lose_little_and_rejoin() -> None:
 
     simulation = Simulation(is_up)
     simulation.run(120.0)
-    flapping = share(simulation.lost, range(60))
-    assert flapping < 0.02 * simulation.request_count / 2
+    lost = share(simulation.lost, range(60))
+    assert lost < 0.02 * simulation.request_count / 2
     assert share(simulation.lost, range(60, 120)) == 0
     for group in simulation.clusters:
         assert len(group.available(120.0)) >= 90

@@ -1,4 +1,4 @@
-"""The duration of an endpoint's ejection."""
+"""When endpoints are ejected, and when their ejections end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fail(outlier: OutlierState, now: float, times: int = 5) -> bool:
     return is_due
 
 
-def test_five_failures_in_a_row_are_enough() -> None:
+def test_five_consecutive_failures_eject_an_endpoint() -> None:
     outlier = OutlierState()
     assert not fail(outlier, 0.0, 4)
     assert fail(outlier, 0.0, 1)
@@ -71,11 +71,11 @@ def fail_to_connect(outlier: OutlierState, now: float) -> None:
 def test_successful_checks_end_a_connect_failure_ejection() -> None:
     outlier = OutlierState()
     fail_to_connect(outlier, 0.0)
-    result = [
+    restored = [
         outlier.record_check(now, 2, succeeded=is_healthy)
         for now, is_healthy in [(1, True), (2, False), (3, True)]
     ]
-    assert result == [False, False, False]
+    assert restored == [False, False, False]
     assert outlier.record_check(4, 2, succeeded=True)
 
 

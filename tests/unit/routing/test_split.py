@@ -29,12 +29,12 @@ def test_each_target_gets_its_share() -> None:
 
 
 def test_a_growing_share_only_adds_keys() -> None:
-    short, more = ({key for key in KEYS if pick_target((share,), key) == 0} for share in (5, 25))
-    assert short < more
+    few, many = ({key for key in KEYS if pick_target((share,), key) == 0} for share in (5, 25))
+    assert few < many
 
 
 @given(st.text(st.characters(exclude_categories=[])))
-def test_shares_of_100_and_0_percent(key: str) -> None:
+def test_total_shares_of_100_and_0_percent(key: str) -> None:
     assert pick_target((100.0,), key) == 0
     assert pick_target((), key) is None
     assert pick_target((50, 50), key) in (0, 1)

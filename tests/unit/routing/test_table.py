@@ -39,7 +39,7 @@ def test_a_name_matches_itself_only() -> None:
         ("/", ["/"], ["", "a"]),
     ],
 )
-def test_patterns(pattern: str, hits: list[str], misses: list[str]) -> None:
+def test_patterns_match_complete_names(pattern: str, hits: list[str], misses: list[str]) -> None:
     routes = RouteTable([Route(pattern, "a")])
     assert [name for name in hits + misses if routes.find(name, "")] == hits
 
@@ -87,7 +87,7 @@ def test_cached_pattern_matches_are_bounded() -> None:
     assert routes.candidates("m0") is routes.candidates("m0")
 
 
-def test_labels() -> None:
+def test_labels_have_the_model_and_the_version() -> None:
     assert Route("m", "a").label == "m"
     assert Route("m", "a", "2").label == "m@2"
 
@@ -111,7 +111,7 @@ def test_a_rewrite_determines_the_backends_model(
     assert Route(pattern, "a", rewrite=Rewrite(rewrite)).backend_model(model) == expected
 
 
-def test_version_rewrites_in_both_directions() -> None:
+def test_versions_are_rewritten_in_both_directions() -> None:
     plain = Route("m", "a")
     assert plain.backend_version("3") == "3"
     assert plain.client_version("3", "7") == "7"

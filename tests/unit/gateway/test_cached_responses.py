@@ -1,4 +1,4 @@
-"""Wire responses are bit-identical with the cache on and off, for all protocols of clients."""
+"""Responses in each client protocol are equal with the cache on and off, but for ids and times."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ class Harness:
         self.frontend: Frontend[Any, Any] = Frontend(codec, gateway, DEFAULT_LIMITS)
 
     async def send(self, wire: Any) -> Any:
-        """Return the response in a comparable form."""
+        """Send ``wire``, and return the response in a comparable form."""
         return comparable(await self.frontend.respond(replace(wire), new_context()))
 
 
 def comparable(response: Any) -> Any:
-    """Return ``response`` without the numbers, ids and times that differ between requests."""
+    """Return ``response`` without the ids and times that differ between requests."""
     if not isinstance(response, HttpResponse):
         return replace(response, message=bytes(join_parts(response.message)))
     assert response.body_stream is None
@@ -112,8 +112,8 @@ def comparable(response: Any) -> Any:
     return replace(response, headers=headers, body=bytes(join_parts(response.body)))
 
 
-def without_number(protocol: str, response: Any) -> Any:
-    """Return ``response`` without the number that the legacy gRPC API gives each request."""
+def without_request_id(protocol: str, response: Any) -> Any:
+    """Return ``response`` without the id that the legacy gRPC API gives each request."""
     if protocol != "trtis-grpc":
         return response
     message = legacy.InferResponse.FromString(response.message)
@@ -122,7 +122,7 @@ def without_number(protocol: str, response: Any) -> Any:
 
 
 async def responses(harness: Harness, protocol: str, wire: Any, count: int) -> list[Any]:
-    return [without_number(protocol, await harness.send(wire)) for _ in range(count)]
+    return [without_request_id(protocol, await harness.send(wire)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -145,7 +145,7 @@ async def test_responses_to_the_vectors_are_identical(protocol: str) -> None:
 
 
 @st.composite
-def exchanges(draw: st.DrawFn, datatypes: frozenset[Datatype]) -> InferRequest:
+def inferences(draw: st.DrawFn, datatypes: frozenset[Datatype]) -> InferRequest:
     """Generate an inference with names and an id that all protocols support."""
     count = draw(st.integers(1, 3))
     inputs: list[Tensor] = []
@@ -175,7 +175,7 @@ def test_responses_to_generated_inferences_are_identical(
 ) -> None:
     options = {"model": "m"} if protocol == "graphpipe" else {}
     codec = plugins()[protocol].create(options)
-    request = data.draw(exchanges(codec.capabilities.datatypes))
+    request = data.draw(inferences(codec.capabilities.datatypes))
     model = metadata_of(request)
     try:
         wire = codec.build_request(request, GENERIC, model)
