@@ -1,4 +1,4 @@
-"""The generated code is up to date, and agrees with the tables of the reader and the verifier."""
+"""The generated code, and the tables of the reader and the verifier, agree with the schema."""
 
 import re
 import shutil
@@ -63,7 +63,7 @@ TABLES = {
 }
 
 
-def test_fields_are_read_as_in_the_schema() -> None:
+def test_field_positions_agree_with_the_schema() -> None:
     constants = {name for name, each in vars(fields).items() if isinstance(each, fields.TableField)}
     assert constants == {name for names in TABLES.values() for name in names}
     for table, names in TABLES.items():
@@ -73,7 +73,7 @@ def test_fields_are_read_as_in_the_schema() -> None:
             assert field.entry == positions[field.name], name
 
 
-def test_type_numbers_equal_the_schemas() -> None:
+def test_type_numbers_agree_with_the_schema() -> None:
     names = {Datatype.BYTES: "String", Datatype.FP16: "Float16"}
     names |= {Datatype.FP32: "Float32", Datatype.FP64: "Float64"}
     for datatype in Datatype:

@@ -1,4 +1,4 @@
-"""Caching of headers changes the cost of a response, but not the response."""
+"""Cached headers give the same responses, and some messages do not pass through."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,15 +53,15 @@ def body(wire: Any) -> bytes:
 
 
 class Pipeline:
-    """One codec for both sides in one pipeline, with a count of full header checks."""
+    """A codec that is both frontend and backend, with a count of full header checks."""
 
     def __init__(self, plugin: CodecPlugin, monkeypatch: pytest.MonkeyPatch) -> None:
         self.codec: Any = plugin.create({})
-        self.reads = 0
+        self.full_checks = 0
         original = validated_headers.ValidatedHeaderCache.add
 
         def add(*arguments: Any) -> Any:
-            self.reads += 1
+            self.full_checks += 1
             return original(*arguments)
 
         monkeypatch.setattr(validated_headers.ValidatedHeaderCache, "add", add)
@@ -114,7 +114,7 @@ def without_request_id(wire: Any) -> Any:
 
 
 def with_data(wire: Any, data: bytes) -> Any:
-    """Return ``wire`` with ``data`` as the only raw data, and over HTTP without a trailer."""
+    """Return ``wire`` with ``data`` as its only raw data. Over HTTP, the trailer is removed."""
     if hasattr(wire, "headers"):
         return with_body(wire, (data,))
     if isinstance(wire, RpcRequest):
@@ -141,10 +141,10 @@ def test_a_cached_header_gives_the_same_response(
         assert without_request_id(pipeline.forward(inference, response)) == without_request_id(
             pipeline.translate(inference, response)
         )
-    assert pipeline.reads == 1
+    assert pipeline.full_checks == 1
 
 
-def test_names_rewritten_by_the_route(pipeline: Pipeline) -> None:
+def test_names_are_rewritten_as_in_a_translation(pipeline: Pipeline) -> None:
     for id_ in ("1", "2"):
         inference = request(id_)
         response = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
@@ -162,8 +162,8 @@ def test_a_cached_header_does_not_skip_body_checks(pipeline: Pipeline) -> None:
             pipeline.validate(with_body(wire, (corrupted,)))
 
 
-def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> None:
-    """The test has only numbers, because the data of strings contains their lengths."""
+def test_a_cached_header_with_a_body_of_another_size_is_refused(pipeline: Pipeline) -> None:
+    """The tensor is numeric, because the data of strings contains their lengths."""
     inference = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
     model = replace(MODEL, inputs=MODEL.inputs[:1])
     wire = pipeline.wire(inference)
@@ -173,7 +173,7 @@ def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> Non
             pipeline.validate(with_data(wire, bytes(size)), model)
 
 
-def test_a_cached_response_header_with_other_data(pipeline: Pipeline) -> None:
+def test_a_cached_response_header_with_other_data_is_refused(pipeline: Pipeline) -> None:
     inference = request(outputs=(RequestedOutput("SUM"),))
     response = pipeline.respond(inference, ("SUM",), WORDS)
     pipeline.forward(inference, response)
@@ -191,7 +191,7 @@ def test_the_data_of_a_cached_response_header_is_checked(pipeline: Pipeline) -> 
         pipeline.forward(inference, with_body(response, (corrupted,)))
 
 
-def test_changed_metadata_and_limits_are_checked_again(pipeline: Pipeline) -> None:
+def test_changed_metadata_or_limits_invalidate_a_cached_header(pipeline: Pipeline) -> None:
     wire = pipeline.wire(request())
     pipeline.validate(wire)
     other = replace(MODEL, inputs=(MODEL.inputs[0], TensorMetadata("TEXT", "BYTES", (-1, 3))))
@@ -199,7 +199,7 @@ def test_changed_metadata_and_limits_are_checked_again(pipeline: Pipeline) -> No
         pipeline.validate(wire, other)
     pipeline.validate(wire, replace(MODEL, platform="x"))
     pipeline.validate(wire, limits=replace(DEFAULT_LIMITS))
-    assert pipeline.reads == 3
+    assert pipeline.full_checks == 3
 
 
 def test_the_cache_is_bounded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +208,9 @@ def test_the_cache_is_bounded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatc
     for length in range(9):
         words = [b"x" * length, b""]
         inference = request(words=words)
-        for more in range(5):
+        for size in range(5):
             pipeline.forward(
-                inference, pipeline.respond(inference, ("SUM", "WORDS"), [b"y" * more, b""])
+                inference, pipeline.respond(inference, ("SUM", "WORDS"), [b"y" * size, b""])
             )
     entries = pipeline.codec._header_cache._entries
     assert 0 < len(entries) <= 4
@@ -239,7 +239,7 @@ def test_messages_that_all_releases_interpret_alike_pass_through(pipeline: Pipel
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_regions_are_compared_by_the_gateway(side: str) -> None:
+def test_requests_with_shared_memory_are_not_passed_through(side: str) -> None:
     """A region past the end of its segment would crash the server."""
     codec: Any = GRPC.create({})
     header = pb.InferRequestHeader(batch_size=1)

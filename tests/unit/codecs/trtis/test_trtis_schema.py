@@ -1,4 +1,4 @@
-"""The legacy .proto agrees with the fields of the servers' last release."""
+"""The legacy .proto declares what the last release published, except one field number."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ PACKAGE = "nvidia.inferenceserver"
 
 
 def declarations(file: Any) -> set[str]:
-    """Return all declarations in the format of the published list, which covers five files."""
+    """Return all declarations of ``file``, in the format of the published list."""
     result: set[str] = set()
     for message in file.message_type:
         result |= message_declarations(message, message.name)
@@ -50,13 +50,13 @@ def message_declarations(message: Any, name: str) -> set[str]:
     return result
 
 
-def test_fields_equal_the_published_release() -> None:
+def test_declarations_equal_the_published_ones_except_one_number() -> None:
     (raw,) = SCHEMA.files_by_symbol(f"{PACKAGE}.GRPCService")
     declared = declarations(descriptor_pb2.FileDescriptorProto.FromString(raw))
     published = {line.partition(" ")[2] for line in PUBLISHED}
     expected = {declaration for declaration in published if not re.match("package ", declaration)}
     regions = "SharedMemoryControlResponse.Status.shared_memory_region={} repeated "
-    # the servers use a different field number from the published one
+    # the servers use another number for this field than the published .proto
     assert declared - expected == {regions.format(2) + "SharedMemoryRegion"}
     assert expected - declared == {regions.format(1) + "SharedMemoryRegion"}
 
