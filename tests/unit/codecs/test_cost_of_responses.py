@@ -93,7 +93,7 @@ def json_list(begin: str, item: str, end: str, size: int) -> HttpResponse:
 
 ENTRY, NODE = '{"name":"m"}', '{"Name":"a","Shape":null,"Type":8}'
 MODEL_INDEX = ModelIndexRequest(model=MODEL)
-INDEX, METADATA_OF = ModelIndexRequest(), ModelMetadataRequest(MODEL)
+INDEX, GET_METADATA = ModelIndexRequest(), ModelMetadataRequest(MODEL)
 ROWS: dict[str, Callable[[], Case]] = {
     "trtis-grpc, fields of an inference": lambda: Case(
         InferRequest(MODEL), rpc(STATUS + delimited(2, b"\x2a\x00" * 80_000))
@@ -106,10 +106,10 @@ ROWS: dict[str, Callable[[], Case]] = {
     "trtis-grpc, an index": lambda: Case(INDEX, rpc(_status(2000))),
     "trtis-grpc, health": lambda: Case(ServerReadyRequest(), rpc(b"\x2a\x00" * 250_000), False),
     "v2-grpc, an index": lambda: Case(INDEX, rpc(_index(16_000))),
-    "v2-grpc, an index of nothing": lambda: Case(INDEX, rpc(b"\x0a\x00" * 30_000)),
+    "v2-grpc, an index of empty entries": lambda: Case(INDEX, rpc(b"\x0a\x00" * 30_000)),
     "v2-grpc, a short index": lambda: Case(INDEX, rpc(b"\x0a\x00" * 2048), False),
-    "v2-grpc, metadata": lambda: Case(METADATA_OF, rpc(b"\x22\x00" * 24_000)),
-    "v2-grpc, short metadata": lambda: Case(METADATA_OF, rpc(b"\x22\x00" * 2048), False),
+    "v2-grpc, metadata": lambda: Case(GET_METADATA, rpc(b"\x22\x00" * 24_000)),
+    "v2-grpc, short metadata": lambda: Case(GET_METADATA, rpc(b"\x22\x00" * 2048), False),
     "v2-grpc, a configuration": lambda: Case(
         ModelConfigRequest(MODEL), rpc(delimited(1, b"\x2a\x00" * 10_000))
     ),
@@ -144,7 +144,7 @@ ROWS: dict[str, Callable[[], Case]] = {
         MODEL_INDEX, json_list('{"model_version_status":[', "{}", "]}", 1 << 14), False
     ),
     "tfs-rest, metadata": lambda: Case(
-        METADATA_OF, json_list('{"a":NaN,"metadata":[', "{}", "]}", 1 << 15), False
+        GET_METADATA, json_list('{"a":NaN,"metadata":[', "{}", "]}", 1 << 15), False
     ),
     "kserve-v1, strings": lambda: Case(
         InferRequest(MODEL), json_list('{"predictions":[', '""', "]}", 2 * INLINE)
@@ -158,9 +158,9 @@ ROWS: dict[str, Callable[[], Case]] = {
     "kserve-v1, a short list": lambda: Case(
         INDEX, json_list('{"models":[', '""', "]}", 1 << 15), False
     ),
-    "graphpipe, nodes": lambda: Case(METADATA_OF, nodes(MAX_TENSORS)),
-    "graphpipe, the maximum on the loop": lambda: Case(METADATA_OF, nodes(512), False),
-    "graphpipe, JSON": lambda: Case(METADATA_OF, json_list('{"Inputs":[', NODE, "]}", INLINE)),
+    "graphpipe, nodes": lambda: Case(GET_METADATA, nodes(MAX_TENSORS)),
+    "graphpipe, the maximum on the loop": lambda: Case(GET_METADATA, nodes(512), False),
+    "graphpipe, JSON": lambda: Case(GET_METADATA, json_list('{"Inputs":[', NODE, "]}", INLINE)),
     "graphpipe, short JSON": lambda: Case(
         ServerMetadataRequest(), json_list('{"Inputs":[', NODE, "]}", 1 << 16), False
     ),
@@ -201,13 +201,13 @@ def test_the_event_loop_reads_responses_quickly_or_offloads_them(name: str) -> N
 
     assert cpu_seconds(lambda: read(LIMITS)) <= max_seconds()
     assert ("offloaded" in outcomes) is case.is_offloaded
-    created, buffers = pack(read(DEFAULT_LIMITS))  # in a helper
+    created, buffers = pack(read(DEFAULT_LIMITS))  # as in a helper process
     assert cpu_seconds(lambda: unpack(created, memoryview(b"".join(buffers)))) <= max_seconds()
 
 
 def test_metadata_of_many_nodes_is_written_by_a_helper() -> None:
-    response = CODECS["graphpipe"].parse_response(nodes(MAX_TENSORS), METADATA_OF, DEFAULT_LIMITS)
+    response = CODECS["graphpipe"].parse_response(nodes(MAX_TENSORS), GET_METADATA, DEFAULT_LIMITS)
     assert (
-        CODECS["graphpipe"].response_text_bytes(response, ParsedRequest(METADATA_OF))
+        CODECS["graphpipe"].response_text_bytes(response, ParsedRequest(GET_METADATA))
         > DEFAULT_LIMITS.json_inline
     )

@@ -1,5 +1,4 @@
-"""Integers of any size, from clients and servers, are written exactly or refused with a declared
-error; none is truncated to the width of a field."""
+"""Integers of any size, from clients or servers, are accepted or refused with a declared error."""
 
 import contextlib
 import json
@@ -38,7 +37,7 @@ CODECS = pytest.mark.parametrize("name", sorted(plugins()))
 EDGE = pytest.mark.parametrize("number", EDGES)
 
 
-def request_with(number: int) -> Iterator[messages.Operation]:
+def requests_with(number: int) -> Iterator[messages.Operation]:
     if 0 <= number < 2**63:
         for shape in ((number, 0, 3), (1, 0, number)):
             yield replace(REQUEST, inputs=(replace(INPUT, shape=shape),))
@@ -56,15 +55,15 @@ def request_with(number: int) -> Iterator[messages.Operation]:
     for name in ("offset", "size"):
         yield messages.SharedMemoryRegisterRequest(**{"name": "r", "key": "/k", name: number})
     for name in ("size", "device"):
-        responses_with = {"name": "r", "size": 1, "device": 0, "handle": b"h", name: number}
-        yield messages.SharedMemoryRegisterRequest(**responses_with)
+        fields = {"name": "r", "size": 1, "device": 0, "handle": b"h", name: number}
+        yield messages.SharedMemoryRegisterRequest(**fields)
     yield messages.TraceSettingsRequest("m", {"trace_rate": str(number)})
 
 
-def error_kind(act: Callable[..., Any], *arguments: Any) -> Kind:
-    """Return the kind of the error that ``act`` raises, or BAD_REQUEST for none."""
+def error_kind(function: Callable[..., Any], *arguments: Any) -> Kind:
+    """Return the kind of the error that ``function`` raises, or BAD_REQUEST if it raises none."""
     try:
-        act(*arguments)
+        function(*arguments)
     except GatewayError as error:
         return error.kind
     return Kind.BAD_REQUEST
@@ -75,7 +74,7 @@ def error_kind(act: Callable[..., Any], *arguments: Any) -> Kind:
 @pytest.mark.parametrize("profile", [TRITON, MLSERVER], ids=lambda profile: profile.name)
 def test_every_integer_is_written_or_refused(name: str, number: int, profile: Any) -> None:
     codec = plugins()[name].create({})
-    for operation in request_with(number):
+    for operation in requests_with(number):
         assert error_kind(codec.build_request, operation, profile, MODEL) in REFUSED, operation
 
 
@@ -100,7 +99,7 @@ def responses_with(number: int) -> Iterator[tuple[messages.Operation, messages.R
     models = (messages.ModelStatus(metadata, versions, (statistics,)),)
     yield messages.ServerStatusRequest(), messages.ServerStatus("s", "1", ready=True, models=models)
     if not 0 <= number < 2**64:
-        return  # no region can be registered with these
+        return  # no region can have such an offset or size
     for region in (
         messages.SharedMemoryRegion("r", "/k", number, number),
         messages.SharedMemoryRegion("r", size=number, device=number % 2**31),
@@ -109,7 +108,7 @@ def responses_with(number: int) -> Iterator[tuple[messages.Operation, messages.R
         yield request, messages.SharedMemoryStatus((region,))
 
 
-LISTING = {
+QUERIES = {
     "trtis-http": HttpRequest("GET", "/api/sharedmemorycontrol/status"),
     "trtis-grpc": RpcRequest(SHARED_MEMORY, (b"\x22\0",)),
 }
@@ -124,9 +123,9 @@ def test_every_integer_gets_a_response_or_a_declared_error(name: str, number: in
         try:
             wire = codec.build_request(operation, TRITON, MODEL)
         except GatewayError:
-            if name not in LISTING or not isinstance(operation, messages.SharedMemoryStatusRequest):
+            if name not in QUERIES or not isinstance(operation, messages.SharedMemoryStatusRequest):
                 continue
-            wire = LISTING[name]
+            wire = QUERIES[name]
         with contextlib.suppress(GatewayError):
             parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), MODEL)
             codec.build_response(response, parsed)
@@ -141,7 +140,7 @@ def test_integers_in_json_are_parsed_or_rejected(datatype: Datatype, number: int
     codec = plugins()["v2-rest"].create({})
     for shape, data in (([3], [number, 0, 3]), ([number, 0, 3], []), ([1], [number])):
         tensor = {"name": "X", "datatype": datatype.value, "shape": shape, "data": data}
-        for more in ({}, {"parameters": {"binary_data_size": number}}):
-            body = json.dumps({"inputs": [{**tensor, **more}]}).encode()
+        for members in ({}, {"parameters": {"binary_data_size": number}}):
+            body = json.dumps({"inputs": [{**tensor, **members}]}).encode()
             wire = HttpRequest("POST", "/v2/models/m/infer", "", {}, [body])
             assert error_kind(codec.parse_request, wire, DEFAULT_LIMITS) in REFUSED

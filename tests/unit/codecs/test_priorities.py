@@ -1,4 +1,4 @@
-"""The priority that an inference requests: Triton's parameter, in messages that pass through."""
+"""The priority that an inference requests by Triton's parameter or by a header."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_priority_of_a_grpc_message_is_found_in_new_and_in_cached_heads() ->
     for _ in range(4):
         assert codec.priority_of(codec.validate(grpc_request(priority=3), DEFAULT_LIMITS)) == 3
         assert codec.priority_of(codec.validate(grpc_request(other=3), DEFAULT_LIMITS)) == 0
-    assert codec.priority_of(grpc_request(priority=4)) == 4, "of a route that does not validate"
+    assert codec.priority_of(grpc_request(priority=4)) == 4, "not validated"
     assert codec.priority_of(RpcRequest("/inference.GRPCInferenceService/ServerLive", (b"",))) == 0
 
 

@@ -1,4 +1,4 @@
-"""Detection of the kind of server from its metadata."""
+"""Detection of servers' profiles, and correction of Triton's error codes."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def test_profiles_are_detected_from_metadata(
     assert profiles.detect_profile(ServerMetadata(name, "1", extensions)) == profile
 
 
-def test_every_configurable_profile() -> None:
+def test_profiles_are_configured_by_name() -> None:
     assert {
         "triton",
         "mlserver",

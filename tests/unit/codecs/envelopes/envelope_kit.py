@@ -35,7 +35,7 @@ def refused(
     kind: Kind = Kind.BAD_REQUEST,
     metadata: ModelMetadata | None = None,
 ) -> HttpResponse:
-    """Check the error of ``wire``, whose text contains ``mentions``, and return its response."""
+    """Check that ``wire`` is refused with ``mentions`` in the text, and return the response."""
     error = gateway_errors.refused(parse, codec, wire, metadata)
     assert mentions in error.public
     assert error.kind is kind

@@ -101,9 +101,9 @@ def test_only_the_configured_outputs_are_requested() -> None:
 @pytest.mark.parametrize("padding", ["", "x" * 20_000, '\\"model\\":\\"other\\"'])
 @pytest.mark.parametrize("order", ["{{{model},{input}}}", "{{{input},{model}}}"])
 def test_the_model_is_found_at_either_end(padding: str, order: str) -> None:
-    sent = order.format(model='"model" : "e"', input=f'"input":"{padding}"').encode()
-    assert CODEC.summarize(post(PATH, sent)).model == "e"
-    assert input_of(post(PATH, sent)).shape == (1, 1)
+    data = order.format(model='"model" : "e"', input=f'"input":"{padding}"').encode()
+    assert CODEC.summarize(post(PATH, data)).model == "e"
+    assert input_of(post(PATH, data)).shape == (1, 1)
 
 
 def test_escapes_in_the_models_name() -> None:
@@ -111,7 +111,7 @@ def test_escapes_in_the_models_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "mentions"),
+    ("data", "mentions"),
     [
         (b"", 'the member "model" must be a string'),
         (b"[]", 'the member "model" must be a string'),
@@ -145,8 +145,8 @@ def test_escapes_in_the_models_name() -> None:
         (b'{"model":"e","input":"a","encoding_format":[]}', "must be float or base64"),
     ],
 )
-def test_invalid_requests(sent: bytes, mentions: str) -> None:
-    response = refused(CODEC, post(PATH, sent), mentions, metadata=TEXTS)
+def test_invalid_requests(data: bytes, mentions: str) -> None:
+    response = refused(CODEC, post(PATH, data), mentions, metadata=TEXTS)
     assert response.status == 400
     assert body(response)["error"]["type"] == "invalid_request_error"
 
@@ -174,7 +174,7 @@ def test_requests_that_do_not_fit_the_model(
     refused(CODEC, request(input=input_), mentions, metadata=model)
 
 
-def test_a_wrong_configuration_names_the_inputs() -> None:
+def test_the_error_for_a_wrong_configuration_names_the_inputs() -> None:
     model = ModelMetadata("e", inputs=(TensorMetadata("INPUT0", "BYTES", (-1,)),))
     response = refused(CODEC, request(), "no input 'text', only INPUT0", Kind.UNSUPPORTED, model)
     assert response.status == 400  # OpenAI's clients would retry after a 501

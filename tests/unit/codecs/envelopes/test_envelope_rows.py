@@ -60,11 +60,11 @@ def invocation(body: Any, content_type: str = JSON) -> Any:
     return post("/invocations", body, content_type=content_type)
 
 
-def scored(form: str, value: Any, metadata: ModelMetadata, **more: Any) -> dict[str, Any]:
-    return tensors(invocation({form: value, **more}), metadata)
+def json_tensors(form: str, value: Any, metadata: ModelMetadata, **members: Any) -> dict[str, Any]:
+    return tensors(invocation({form: value, **members}), metadata)
 
 
-def table(text: str, metadata: ModelMetadata) -> dict[str, Any]:
+def csv_tensors(text: str, metadata: ModelMetadata) -> dict[str, Any]:
     return tensors(invocation(text.encode(), CSV), metadata)
 
 
@@ -87,7 +87,7 @@ NAMED = {"a": [1, 2], "b": [[0.5], [2.0]], "c": [b"x", "ü".encode()]}
     ],
 )
 def test_forms_of_a_matrix(form: str, value: Any) -> None:
-    assert scored(form, value, MATRIX) == {"x": ROWS}
+    assert json_tensors(form, value, MATRIX) == {"x": ROWS}
 
 
 @pytest.mark.parametrize(
@@ -100,46 +100,46 @@ def test_forms_of_a_matrix(form: str, value: Any) -> None:
     ],
 )
 def test_forms_of_named_inputs(form: str, value: Any) -> None:
-    assert scored(form, value, COLUMNS) == NAMED
+    assert json_tensors(form, value, COLUMNS) == NAMED
 
 
 def test_csv_of_named_inputs() -> None:
-    assert table("c,a,b\r\nx,1,0.5\r\nü,2,2\r\n", COLUMNS) == NAMED
-    assert table('\ufeffa,b,c\n1,,"x, ""y""\nz"\n', COLUMNS)["c"] == [b'x, "y"\nz']
-    (empty,) = table("a,b,c\n1,,\n", COLUMNS)["b"][0]
+    assert csv_tensors("c,a,b\r\nx,1,0.5\r\nü,2,2\r\n", COLUMNS) == NAMED
+    assert csv_tensors('\ufeffa,b,c\n1,,"x, ""y""\nz"\n', COLUMNS)["c"] == [b'x, "y"\nz']
+    (empty,) = csv_tensors("a,b,c\n1,,\n", COLUMNS)["b"][0]
     assert math.isnan(empty)
 
 
 def test_csv_of_a_matrix() -> None:
-    assert table("p,q,r\n1,2,3\n\n4.5,5,6", MATRIX) == {"x": ROWS}
-    first, second = table("p,q,r\nnan,-inf,1e3\n1,Infinity, 2\n", MATRIX)["x"]
+    assert csv_tensors("p,q,r\n1,2,3\n\n4.5,5,6", MATRIX) == {"x": ROWS}
+    first, second = csv_tensors("p,q,r\nnan,-inf,1e3\n1,Infinity, 2\n", MATRIX)["x"]
     assert math.isnan(first[0])
     assert first[1:] == [-math.inf, 1000.0]
     assert second == [1.0, math.inf, 2.0]
 
 
 def test_csv_of_booleans() -> None:
-    assert table("x,y\nTrue,false\n", model(m=("BOOL", (-1, 2)))) == {"m": [[True, False]]}
+    assert csv_tensors("x,y\nTrue,false\n", model(m=("BOOL", (-1, 2)))) == {"m": [[True, False]]}
 
 
 def test_the_only_column_may_be_the_only_input() -> None:
     only = model(x=("INT64", (-1, 1)))
-    assert table("x\n1\n2\n", only) == {"x": [[1], [2]]}
-    assert table("other\n1\n2\n", only) == {"x": [[1], [2]]}
+    assert csv_tensors("x\n1\n2\n", only) == {"x": [[1], [2]]}
+    assert csv_tensors("other\n1\n2\n", only) == {"x": [[1], [2]]}
     pairs = model(x=("INT64", (-1, 2)))
-    assert scored("dataframe_records", [{"x": [1, 2]}], pairs) == {"x": [[1, 2]]}
+    assert json_tensors("dataframe_records", [{"x": [1, 2]}], pairs) == {"x": [[1, 2]]}
 
 
 def test_records_of_texts_as_a_matrix() -> None:
     texts = model(x=("BYTES", (-1, 2)))
-    assert scored("dataframe_records", [{"p": "a", "q": "b"}], texts) == {"x": [[b"a", b"b"]]}
+    assert json_tensors("dataframe_records", [{"p": "a", "q": "b"}], texts) == {"x": [[b"a", b"b"]]}
 
 
 def test_params_become_parameters() -> None:
     params = {"t": 0.5, "n": 3, "s": "x", "on": True, "no": None}
     operation = parse(CODEC, invocation({"inputs": ROWS, "params": params}), MATRIX).operation
     assert operation.parameters == {"t": 0.5, "n": 3, "s": "x", "on": True}
-    assert scored("inputs", ROWS, MATRIX, params=None) == {"x": ROWS}
+    assert json_tensors("inputs", ROWS, MATRIX, params=None) == {"x": ROWS}
     wire = invocation({"inputs": ROWS, "params": {"l": []}})
     refused(CODEC, wire, "params.l must be", metadata=MATRIX)
 
@@ -155,14 +155,14 @@ def test_content_types(content_type: str) -> None:
     "content_type",
     ["", "text/plain", "application/json; charset=latin-1", "text/csv; header=present"],
 )
-def test_other_content_types(content_type: str) -> None:
+def test_unsupported_content_types_are_refused(content_type: str) -> None:
     wire = invocation({"instances": ROWS}, content_type)
     response = refused(CODEC, wire, "content type", Kind.UNSUPPORTED_ENCODING)
     assert (response.status, response.headers["content-type"]) == (415, "text/plain")
 
 
 @pytest.mark.parametrize(
-    ("sent", "metadata", "mentions"),
+    ("data", "metadata", "mentions"),
     [
         (b"", MATRIX, "JSON Parse error"),
         (b"[]", MATRIX, "must be an object"),
@@ -198,8 +198,8 @@ def test_other_content_types(content_type: str) -> None:
         ),
     ],
 )
-def test_invalid_json(sent: bytes, metadata: ModelMetadata, mentions: str) -> None:
-    response = refused(CODEC, invocation(sent), mentions, metadata=metadata)
+def test_invalid_json(data: bytes, metadata: ModelMetadata, mentions: str) -> None:
+    response = refused(CODEC, invocation(data), mentions, metadata=metadata)
     assert response.status == 400
     assert body(response)["error_code"] == "BAD_REQUEST"
     assert mentions in body(response)["message"]
@@ -244,7 +244,7 @@ def test_tables_are_limited() -> None:
         with pytest.raises(GatewayError, match="1024"):
             parse(CODEC, invocation({form: value}), MATRIX)
     with raises_kind(Kind.TOO_LARGE, match=f"over {MAX_CELLS} cells"):
-        table("x\n" + "1\n" * MAX_CELLS, MATRIX)
+        csv_tensors("x\n" + "1\n" * MAX_CELLS, MATRIX)
     with pytest.raises(GatewayError, match="the limit of 10"):
         CODEC.parse_request(invocation(b"x" * 11, CSV), Limits(json=10))
 
@@ -339,8 +339,8 @@ def test_errors_have_mlflows_form(kind: Kind) -> None:
 
 
 def test_vertex_instances() -> None:
-    sent = {"instances": ROWS, "parameters": {"threshold": 0.5}, "other": 1}
-    wire = post(PREDICT, sent)
+    data = {"instances": ROWS, "parameters": {"threshold": 0.5}, "other": 1}
+    wire = post(PREDICT, data)
     assert tensors(wire, MATRIX, VERTEX) == {"x": ROWS}
     parsed = parse(VERTEX, wire, MATRIX)
     assert isinstance(parsed.operation, InferRequest)
@@ -366,7 +366,7 @@ def test_the_form_of_vertex_bodies_is_configured() -> None:
     assert VERTEX.name == "vertex"
 
 
-def test_nested_lists_are_costly() -> None:
+def test_nested_lists_are_counted() -> None:
     flat = Tensor("y", Datatype.INT8, (1000,), bytes(1000))
     deep = Tensor("y", Datatype.INT8, (1000, *[1] * 63), bytes(1000))
     for codec in (CODEC, VERTEX):

@@ -81,11 +81,11 @@ def test_json_needs_no_content_type(codec: Any, path: str, binary_type: str) -> 
 
 
 @BINARY
-@pytest.mark.parametrize("written", ["{};json-header-size={}", " {} ; json-header-size={} "])
+@pytest.mark.parametrize("template", ["{};json-header-size={}", " {} ; json-header-size={} "])
 def test_binary_data_in_both_directions(
-    codec: Any, path: str, binary_type: str, written: str
+    codec: Any, path: str, binary_type: str, template: str
 ) -> None:
-    content_type = written.format(binary_type, len(HEAD)).strip()
+    content_type = template.format(binary_type, len(HEAD)).strip()
     parsed = parse(codec, post(path, HEAD + DATA, content_type=content_type))
     assert isinstance(parsed.operation, InferRequest)
     (tensor,) = parsed.operation.inputs
@@ -94,9 +94,9 @@ def test_binary_data_in_both_directions(
     response = codec.build_response(InferResponse("m", outputs=(output,)), parsed)
     prefix, _, size = response.headers["content-type"].rpartition("=")
     assert prefix == f"{binary_type};json-header-size"
-    sent = bytes(join_parts(response.body))
-    assert json.loads(sent[: int(size)])["outputs"][0]["name"] == "Y"
-    assert sent[int(size) :] == DATA
+    data = bytes(join_parts(response.body))
+    assert json.loads(data[: int(size)])["outputs"][0]["name"] == "Y"
+    assert data[int(size) :] == DATA
     assert "inference-header-content-length" not in response.headers
 
 
@@ -185,9 +185,9 @@ def test_messages_pass_through(codec: Any, path: str, binary_type: str) -> None:
     wire = binary_post(path, binary_type)
     assert codec.summarize(wire).can_pass_through
     checked = codec.validate(wire, DEFAULT_LIMITS)
-    sent = codec.rewrite_request(checked, "n", "", PROFILES["triton"])
-    assert sent.path == "/v2/models/n/infer"
-    assert sent.headers["inference-header-content-length"] == str(len(HEAD))
+    rewritten = codec.rewrite_request(checked, "n", "", PROFILES["triton"])
+    assert rewritten.path == "/v2/models/n/infer"
+    assert rewritten.headers["inference-header-content-length"] == str(len(HEAD))
     head = b'{"model_name":"n","outputs":[]}'
     wire_response = HttpResponse(200, {"inference-header-content-length": str(len(head))}, [head])
     response = codec.rewrite_response(wire_response, checked, "m", "", DEFAULT_LIMITS)
@@ -195,7 +195,7 @@ def test_messages_pass_through(codec: Any, path: str, binary_type: str) -> None:
 
 
 @pytest.mark.parametrize("codec", [SAGEMAKER, VERTEX])
-def test_helper_processes_get_the_same_codec(codec: Any) -> None:
+def test_pickled_codecs_read_pickled_requests(codec: Any) -> None:
     copy = pickle.loads(pickle.dumps(codec))
     assert copy.claims == codec.claims
     wire = post(codec.claims[1], BODY)
@@ -284,7 +284,7 @@ def test_special_folders_are_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "mentions", "kind"),
+    ("data", "mentions", "kind"),
     [
         (b"", "invalid JSON", Kind.BAD_REQUEST),
         (b"[]", "must be an object", Kind.BAD_REQUEST),
@@ -294,8 +294,8 @@ def test_special_folders_are_refused(url: str) -> None:
         (b" " * 16385, "has 16385 bytes; the limit is 16384", Kind.TOO_LARGE),
     ],
 )
-def test_invalid_load_requests(sent: bytes, mentions: str, kind: Kind) -> None:
-    refused(SAGEMAKER, post("/models", sent), mentions, kind)
+def test_invalid_load_requests(data: bytes, mentions: str, kind: Kind) -> None:
+    refused(SAGEMAKER, post("/models", data), mentions, kind)
 
 
 def test_a_load_request_is_not_compressed() -> None:
@@ -382,7 +382,7 @@ def test_an_inference_is_redirected_to_another_model() -> None:
         "v2/models/n/trace/setting",
     ],
 )
-def test_redirects_to_changes_are_forbidden(target: str) -> None:
+def test_redirects_that_change_the_server_are_forbidden(target: str) -> None:
     wire = post(PREDICT, b"{}", **{REDIRECT: target})
     assert refused(VERTEX, wire, f"may not name /{target}", Kind.FORBIDDEN).status == 403
 

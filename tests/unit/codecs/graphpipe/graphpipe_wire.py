@@ -51,8 +51,8 @@ SIZES = {"u8": 1, "i64": 8}
 
 @dataclass
 class Verifier:
-    """Performs the checks of the C++ verifier (bounds, alignment, positive offsets, NUL after
-    strings), and checks that no two objects overlap unless they are the same object."""
+    """Perform the checks of the C++ verifier (bounds, alignment, positive offsets, NUL after
+    strings), and check that no two objects overlap unless they are the same object."""
 
     data: bytes
 
@@ -113,7 +113,7 @@ class Verifier:
 
 
 def verify(data: bytes, root: str) -> dict[str, Any]:
-    """Return the fields that are present in the message."""
+    """Check the message strictly, and return the fields that are present."""
     verifier = Verifier(data)
     return verifier.table(verifier.offset(0), root)
 

@@ -407,7 +407,7 @@ def test_json_that_is_not_metadata_is_refused(fields: Any) -> None:
         parse(as_json(fields), ModelMetadataRequest("m"))
 
 
-def test_missing_fields_of_json_metadata_are_empty() -> None:
+def test_missing_or_invalid_fields_of_json_metadata_are_empty() -> None:
     assert parse(as_json({}), ModelMetadataRequest("m")) == ModelMetadata("m", max_batch_size=0)
     wire = as_json({"Server": 3, "Version": None})
     assert parse(wire, messages.ServerMetadataRequest()) == messages.ServerMetadata("", "")

@@ -90,12 +90,12 @@ def test_long_configs_are_only_for_graphpipe_servers() -> None:
     assert len(read(b"x" * MAX_CONFIG_BYTES)[PARAMETER]) == MAX_CONFIG_BYTES
     long = read(b"x" * (MAX_CONFIG_BYTES + 1))
     assert isinstance(long, OpaqueParameters)
-    for act in (
+    for call in (
         lambda: long.is_passed_to("v2-grpc"),
         lambda: write_config({PARAMETER: "x" * (MAX_CONFIG_BYTES + 1)}),
     ):
         with raises_kind(Kind.TOO_LARGE, match=f"{MAX_CONFIG_BYTES + 1} bytes"):
-            act()
+            call()
     assert write_config(long) == b"x" * (MAX_CONFIG_BYTES + 1)
 
 
@@ -142,7 +142,7 @@ def test_a_config_round_trips(config: bytes) -> None:
     assert write_config(parameters) == config
     if isinstance(parameters, OpaqueParameters) and parameters.rejection:
         return
-    # via another protocol
+    # another protocol transports only the parameters
     translated = write_config(dict(parameters))
     if list(parameters) == [PARAMETER] and parameters[PARAMETER] == config.decode():
         assert translated == config

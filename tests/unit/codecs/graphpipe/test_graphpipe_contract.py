@@ -26,12 +26,12 @@ from infergate.testing.vectors import Vector, body_of, completed, load, with_bod
 from searching import examples
 
 VECTORS = load(Path(__file__).resolve().parents[3] / "vectors" / "graphpipe")
-CARRIED = frozenset(TYPE_NUMBERS)
+DATATYPES = frozenset(TYPE_NUMBERS)
 
 
-def carried_value(value: Any) -> Any:
-    """Return ``value`` as GraphPipe carries it: with the listener's model, and with a metadata
-    request instead of a health request."""
+def round_trip(value: Any) -> Any:
+    """Return ``value`` after a round trip over GraphPipe: with the listener's model, and with a
+    metadata request instead of a health request."""
     match value:
         case (
             messages.ServerLiveRequest()
@@ -58,7 +58,7 @@ def carried_value(value: Any) -> Any:
         case InferRequest():
             return replace(value, model="m", version="", id="")
         case InferResponse():
-            # two of three outputs are requested
+            # the sample request names two of the three outputs
             return replace(value, parameters={}, outputs=value.outputs[:2])
     return value
 
@@ -81,7 +81,7 @@ def test_contract(errors: str) -> None:
     check_codec(
         PLUGIN,
         options={"model": "m", "errors": errors},
-        round_trip=carried_value,
+        round_trip=round_trip,
         server_response=metadata_response,
     )
 
@@ -96,7 +96,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
     def tensors(prefix: str) -> list[Tensor]:
         count = draw(st.integers(1, 3))
         return [
-            replace(draw(strategies.tensors(CARRIED)), name=f"{prefix}{index}", parameters={})
+            replace(draw(strategies.tensors(DATATYPES)), name=f"{prefix}{index}", parameters={})
             for index in range(count)
         ]
 
@@ -163,8 +163,8 @@ def test_all_outputs_round_trip(case: tuple[InferRequest, InferResponse, ModelMe
 # ---- corrupted messages
 
 
-def read_all(vector: Vector, body: bytes) -> None:
-    """Parse ``body`` instead of the vector's body, as a request or as a response."""
+def check_parsing(vector: Vector, body: bytes) -> None:
+    """Check that parsing ``body`` in place of the vector's body raises only GatewayErrors."""
     model = vector.model or ModelMetadata("m")
     wire = with_body(vector.wire, (body,))
     if isinstance(wire, HttpResponse):
@@ -188,7 +188,7 @@ SMALL = [vector for vector in VECTORS if len(join_parts(body_of(vector.wire))) <
 @given(st.sampled_from(SMALL), st.data())
 def test_corrupted_captures(vector: Vector, data: st.DataObject) -> None:
     valid = bytes(join_parts(body_of(vector.wire)))
-    read_all(vector, data.draw(strategies.corrupted_bytes(valid)))
+    check_parsing(vector, data.draw(strategies.corrupted_bytes(valid)))
 
 
 OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
@@ -204,13 +204,13 @@ def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> Non
             index = data.draw(st.integers(0, len(body) // 4 - 1)) * 4
             word = data.draw(OFFSETS | st.integers(0, len(body)))
             body[index : index + 4] = word.to_bytes(4, "little")
-    read_all(vector, bytes(body))
+    check_parsing(vector, bytes(body))
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes(body: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
     for vector in SMALL[:1] + SMALL[-1:]:
-        read_all(vector, body)
+        check_parsing(vector, body)
 
 
 @pytest.mark.no_cover
@@ -230,7 +230,7 @@ def test_every_corrupted_byte_stays_within_bounds() -> None:
         for body in corrupted:
             before, _ = tracemalloc.get_traced_memory()
             tracemalloc.reset_peak()
-            read_all(vector, body)
+            check_parsing(vector, body)
             _, peak = tracemalloc.get_traced_memory()
             assert peak - before < (MAX_EXPANSION + 4) * len(valid) + 20_000, vector
         tracemalloc.stop()

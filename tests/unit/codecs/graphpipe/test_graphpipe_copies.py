@@ -29,7 +29,7 @@ NUMBERS = Tensor("x", Datatype.FP32, (SIZE // 4,), bytes(SIZE))
 STRINGS = tensor_from_array("x", Datatype.BYTES, np.array([bytes(996)] * 20_000, np.object_))
 
 
-def copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
+def result_and_copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
     """Return the result of ``work`` and its peak memory as a multiple of ``tensor``'s data."""
     tracemalloc.start()
     try:
@@ -61,15 +61,15 @@ def test_copies_of_tensor_data_by_the_codec(tensor: Tensor, max_copies: float) -
 
     request = InferRequest("m", inputs=(tensor,))
     body = bytes(join_parts(CODEC.build_request(request, GENERIC, MODEL).body))
-    parsed, ratio = copies(parse, tensor)
+    parsed, ratio = result_and_copies(parse, tensor)
     assert ratio < max_copies
-    wire_response, ratio = copies(respond, tensor)
+    wire_response, ratio = result_and_copies(respond, tensor)
     assert ratio < max_copies
-    assert copies(forward, tensor)[1] < max_copies
+    assert result_and_copies(forward, tensor)[1] < max_copies
     response_body = bytes(join_parts(wire_response.body))
-    got, ratio = copies(parse_response, tensor)
+    response, ratio = result_and_copies(parse_response, tensor)
     assert ratio < max_copies
-    assert bytes(got.outputs[0].data) == bytes(tensor.data)
+    assert bytes(response.outputs[0].data) == bytes(tensor.data)
 
 
 def test_a_body_in_pieces_is_joined_once() -> None:

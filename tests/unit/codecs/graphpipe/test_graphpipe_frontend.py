@@ -97,8 +97,8 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
     ],
 )
 def test_an_unknown_path_is_refused(path: str, kind: Kind, expected: str) -> None:
-    for act in (SHARED.summarize, lambda wire: SHARED.parse_request(wire, DEFAULT_LIMITS)):
-        error = refused(act, post(path=path))
+    for read in (SHARED.summarize, lambda wire: SHARED.parse_request(wire, DEFAULT_LIMITS)):
+        error = refused(read, post(path=path))
         assert error.kind is kind
         assert expected in error.public
         assert len(error.public) < 300
@@ -106,7 +106,7 @@ def test_an_unknown_path_is_refused(path: str, kind: Kind, expected: str) -> Non
 
 @pytest.mark.parametrize("path", ["/", "/any/path", "", "/graphpipe/other", "/control/", "/%"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_every_path_and_method_of_a_dedicated_listener(path: str, method: str) -> None:
+def test_a_dedicated_listener_accepts_every_path_and_method(path: str, method: str) -> None:
     wire = post(path=path, method=method, content_type="application/json")
     assert DEDICATED.summarize(wire).model == "m"
     assert isinstance(parse(wire).operation, InferRequest)
@@ -141,7 +141,7 @@ def test_control(
 
 
 @pytest.mark.parametrize("word", ["shutdown", "client_count"])
-def test_other_control_requests_are_unsupported(word: str) -> None:
+def test_other_control_requests_are_not_found(word: str) -> None:
     error = refused(DEDICATED.summarize, post(b"", f"/control/{word}", "GET"))
     assert error.kind is Kind.NOT_FOUND
 
@@ -230,7 +230,7 @@ def test_more_tensors_than_the_model_has_inputs() -> None:
     assert "model 'm' has 0 inputs" in refused(inference, message, without_inputs).public
 
 
-def test_invalid_tensors_are_named_by_position() -> None:
+def test_errors_name_invalid_tensors_by_name_or_position() -> None:
     message = request([(10, [1], b"1234"), (10, [1], b"123")], input_names=[b"", b"scale"])
     error = refused(DEDICATED.parse_request, post(message), DEFAULT_LIMITS)
     assert "tensor 'scale'" in error.public
@@ -314,11 +314,11 @@ def test_metadata_by_get() -> None:
     document = json.loads(text)
     assert list(document) == ["Name", "Version", "Server", "Description", "Inputs", "Outputs"]
     assert list(document["Inputs"][0]) == ["Name", "Description", "Shape", "Type"]
-    metadata_json = json.loads(json.dumps(METADATA_FIELDS, default=bytes.decode))
+    expected = json.loads(json.dumps(METADATA_FIELDS, default=bytes.decode))
     lower_case = {key.lower(): value for key, value in document.items()}
     for key in ("inputs", "outputs"):
         lower_case[key] = [{k.lower(): v for k, v in io.items()} for io in lower_case[key]]
-    assert lower_case == metadata_json
+    assert lower_case == expected
     assert text.splitlines()[1] == '    "Name": "m",'
 
 
@@ -363,7 +363,7 @@ def test_errors_by_response(kind: Kind, message: bytes) -> None:
         post(b"", "/control/is_alive"),
     ],
 )
-def test_malformed_messages_are_refused_by_status(wire: HttpRequest | None) -> None:
+def test_requests_without_a_message_are_refused_by_status(wire: HttpRequest | None) -> None:
     response = RESPONSE_ERRORS.build_error(GatewayError(Kind.CONNECT, "no"), wire)
     assert (response.status, body(response)) == (502, b"no\n")
 

@@ -18,7 +18,7 @@ from infergate.core.tensor import Tensor, pack_bytes, unpack_bytes
 from infergate.core.wire import join_parts
 from infergate.testing import strategies
 
-CARRIED = frozenset(TYPE_NUMBERS)
+SUPPORTED_DATATYPES = frozenset(TYPE_NUMBERS)
 
 
 def request_bytes(config: bytes, tensors: Sequence[Tensor], outputs: Sequence[str] = ()) -> bytes:
@@ -30,19 +30,19 @@ def response_bytes(*tensors: Tensor) -> bytes:
 
 
 def tensor_fields(tensor: Tensor) -> dict[str, Any]:
-    strings = tensor.datatype is Datatype.BYTES
+    is_bytes = tensor.datatype is Datatype.BYTES
     return {
         "type": TYPE_NUMBERS[tensor.datatype],
         "shape": list(tensor.shape),
-        "data": b"" if strings else bytes(tensor.data),
-        "string_val": list(unpack_bytes(tensor.data)) if strings else [],
+        "data": b"" if is_bytes else bytes(tensor.data),
+        "string_val": list(unpack_bytes(tensor.data)) if is_bytes else [],
     }
 
 
 @given(
     strategies.texts(),
-    strategies.tensor_lists(CARRIED),
-    strategies.tensor_lists(CARRIED),
+    strategies.tensor_lists(SUPPORTED_DATATYPES),
+    strategies.tensor_lists(SUPPORTED_DATATYPES),
 )
 def test_requests(config: str, tensors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> None:
     outputs = [tensor.name for tensor in others]
@@ -62,7 +62,7 @@ MANY = {
     "mixed lengths": MIXED,
     "empty": [b""] * 1000,
     "equal lengths": [b"%04d" % index for index in range(1000)],
-    "equal total": [b"1", b"123"] * 500,  # on average two bytes, as if equally long
+    "integer average": [b"1", b"123"] * 500,  # equal strings have an integer average too
     "one long": [*MIXED, b"x" * 100_000],
     "long": [bytes([index % 251]) * (index + 100) for index in range(300)],
 }
@@ -76,7 +76,7 @@ def test_many_strings(strings: list[bytes]) -> None:
     assert read_request(data)["input_tensors"] == [tensor_fields(tensor)]
 
 
-@given(strategies.tensor_lists(CARRIED))
+@given(strategies.tensor_lists(SUPPORTED_DATATYPES))
 def test_responses(tensors: tuple[Tensor, ...]) -> None:
     data = response_bytes(*tensors)
     expected = {"output_tensors": [tensor_fields(tensor) for tensor in tensors], "errors": []}

@@ -83,7 +83,7 @@ def table(vtable: bytes, inline: bytes, *, vtable_last: bool = False) -> bytes:
         (table(struct.pack("<3H", 6, 8, 2**16 - 1), b"\1\0\0\0"), "Request.req_type"),
     ],
 )
-def test_the_outermost_table(data: bytes, expected: str) -> None:
+def test_an_invalid_outermost_table_is_refused(data: bytes, expected: str) -> None:
     error = refused(parse, data)
     assert error.kind is Kind.BAD_REQUEST
     assert expected in error.public
@@ -198,11 +198,11 @@ def test_many_strings(strings: list[bytes], batch: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("size", [3, 64, 1000])
-@pytest.mark.parametrize("wrong", ["begin", "end"])
-def test_one_of_many_strings_outside_the_message(size: int, wrong: str) -> None:
+@pytest.mark.parametrize("position", ["begin", "end"])
+def test_one_of_many_strings_outside_the_message(size: int, position: str) -> None:
     strings = shared_strings(size, 1)
     corrupted = bytearray(strings)
-    if wrong == "end":
+    if position == "end":
         struct.pack_into("<I", corrupted, len(corrupted) - 5, 2)
     else:
         struct.pack_into("<I", corrupted, len(corrupted) - 5 - 4 * (size - size // 2), 2**32 - 1)
@@ -293,11 +293,11 @@ def test_equal_strings_may_share_bytes() -> None:
     assert bytes(tensor.data) == b"\2\0\0\0\0\0" * 3
 
 
-def measure(act: Callable[[], Any]) -> tuple[int, GatewayError | None]:
-    """Return the peak memory of ``act`` in bytes, and its error."""
+def measure(work: Callable[[], Any]) -> tuple[int, GatewayError | None]:
+    """Return the peak memory of ``work`` in bytes, and its error."""
     tracemalloc.start()
     try:
-        act()
+        work()
     except GatewayError as refusal:
         return tracemalloc.get_traced_memory()[1], refusal
     finally:
@@ -341,17 +341,17 @@ def test_time_is_linear_in_hostile_sharing() -> None:
     assert cost(80_000) < 40 * cost(10_000)  # 8 times if linear, 64 times if quadratic
 
 
-def _calls(act: Callable[[], Any]) -> int:
+def _calls(work: Callable[[], Any]) -> int:
     counter: Counter[str] = Counter()
     sys.setprofile(lambda frame, event, arg: counter.update((event,)))
     try:
-        act()
+        work()
     finally:
         sys.setprofile(None)
     return counter["call"] + counter["c_call"]
 
 
-def _seconds(act: Callable[[], Any]) -> float:
+def _seconds(work: Callable[[], Any]) -> float:
     began = time.process_time()
-    act()
+    work()
     return time.process_time() - began

@@ -63,7 +63,7 @@ TABLES = {
 }
 
 
-def test_fields_are_read_as_in_the_schema() -> None:
+def test_field_positions_agree_with_the_schema() -> None:
     constants = {name for name, each in vars(fields).items() if isinstance(each, fields.TableField)}
     assert constants == {name for names in TABLES.values() for name in names}
     for table, names in TABLES.items():

@@ -125,7 +125,7 @@ def test_text_with_too_much_structure_in_strings_has_no_outline() -> None:
         (b'{"inputs": [Infinity, -Infinity, Inf]}', (FP32, (3,), [np.inf, -np.inf, np.inf])),
     ],
 )
-def test_forms(body: bytes, expected: Any) -> None:
+def test_rows_and_columns_are_read(body: bytes, expected: Any) -> None:
     assert read(body) == {"x": expected}
 
 
@@ -172,7 +172,7 @@ def test_base64_spellings(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "named"),
+    ("body", "expected"),
     [
         (b'{"instances": 5}', "instances"),
         (b'{"instances": []}', "instances"),
@@ -209,10 +209,10 @@ def test_base64_spellings(text: str) -> None:
         (b'{"inputs": [nan]}', "JSON Parse error"),
     ],
 )
-def test_errors_name_the_tensor_or_instance(body: bytes, named: str) -> None:
+def test_errors_name_the_tensor_or_instance(body: bytes, expected: str) -> None:
     error = error_of(body)
     assert error.kind is Kind.BAD_REQUEST
-    assert named in error.public
+    assert expected in error.public
     assert len(error.public) < 400
 
 
@@ -221,7 +221,7 @@ NUMBERS = b"[" + b"1, " * 99 + b"1]"
 
 
 @pytest.mark.parametrize(
-    ("rows", "named"),
+    ("rows", "expected"),
     [
         ([b"[1, 2]", b'[3, "a"]'], "instances[1]: tensor 'x': element 1 is a string"),
         ([b"1", b"2", b"1e39"], "instances[2]: tensor 'x': element 0 is 1e+39, beyond FP32"),
@@ -235,9 +235,9 @@ NUMBERS = b"[" + b"1, " * 99 + b"1]"
         ),
     ],
 )
-def test_errors_name_the_instance_and_its_element(rows: list[bytes], named: str) -> None:
+def test_errors_name_the_instance_and_its_element(rows: list[bytes], expected: str) -> None:
     body = b'{"instances": [%b]}' % b", ".join(b'{"x": %b}' % row for row in rows)
-    assert error_of(body).public.startswith(named)
+    assert error_of(body).public.startswith(expected)
 
 
 def test_errors_of_strings_name_the_instance_and_its_element() -> None:
@@ -250,8 +250,8 @@ def test_strings_that_are_not_base64() -> None:
     for text in ("Q*==", "QQ==QQ==", "Q===", "Q", "_-8="):
         body = orjson.dumps({"inputs": ["a", {"b64": text}]})
         assert "tensor 'x': element 1 is an object" in error_of(body, {"x": BYTES}).public
-    number = error_of(b'{"inputs": [{"b64": "QQ"}, 1]}', {"x": BYTES})
-    assert "element 1 is a number" in number.public
+    error = error_of(b'{"inputs": [{"b64": "QQ"}, 1]}', {"x": BYTES})
+    assert "element 1 is a number" in error.public
 
 
 def test_bytes_that_are_not_utf8_are_kept() -> None:
@@ -273,13 +273,13 @@ def test_several_inputs_need_names() -> None:
     ("row", "datatype"),
     [(b'["a"]', BYTES), (b"[true]", Datatype.BOOL), (b'{"x": 1}', FP32), (b'{"x": [1]}', FP32)],
 )
-def test_rows_that_become_objects_are_limited(row: bytes, datatype: Datatype) -> None:
+def test_rows_of_strings_booleans_or_objects_are_limited(row: bytes, datatype: Datatype) -> None:
     body = b'{"instances": [' + b",".join([row] * (SMALL_LIMIT + 1)) + b"]}"
     assert error_of(body, {"x": datatype}).kind is Kind.TOO_LARGE
 
 
 @pytest.mark.parametrize("item", [b"{}", b"[]", b'{"b64":""}'])
-def test_containers_are_counted_before_all_are_read(item: bytes) -> None:
+def test_the_event_loop_offloads_many_containers(item: bytes) -> None:
     limits = event_loop_limits(DEFAULT_LIMITS)
     many = b'{"inputs": [%b, 1]}' % b",".join([item] * (MAX_CONTAINERS_ON_LOOP + 1))
     with pytest.raises(NeedsOffloadError):
@@ -289,7 +289,7 @@ def test_containers_are_counted_before_all_are_read(item: bytes) -> None:
 @pytest.mark.parametrize(
     ("item", "constant"), [(b"{}", "MAX_BYTES_ELEMENTS"), (b"[]", "MAX_CONTAINERS")]
 )
-def test_containers_that_become_objects_are_limited(
+def test_empty_objects_and_lists_are_limited(
     item: bytes, constant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_reader, constant, SMALL_LIMIT)
@@ -332,7 +332,7 @@ def test_wide_rows_are_limited() -> None:
     assert error_of(body, None).kind is Kind.TOO_LARGE
 
 
-def test_the_event_loop_reads_few_rows() -> None:
+def test_the_event_loop_offloads_many_rows() -> None:
     limits = event_loop_limits(DEFAULT_LIMITS)
     few, many = (b",".join([b'{"x": 1}'] * n) for n in (100, 10_000))
     assert read(b'{"instances": [%b]}' % few, limits=limits)["x"][1] == (100,)
@@ -340,7 +340,7 @@ def test_the_event_loop_reads_few_rows() -> None:
         read(b'{"instances": [%b]}' % many, limits=limits)
 
 
-# ---- both ways of reading
+# ---- regular and walked values
 
 
 def _shaped(draw: Any, element: Any, depth: int) -> Any:
@@ -373,7 +373,7 @@ def test_regular_and_walked_values_are_read_alike(
     }[form]
     text = json.dumps(document).encode()
     outcomes = []
-    for body in (text, text + b" x"):  # the second is not valid, and has no outline
+    for body in (text, text + b" x"):  # the second body has no outline
         try:
             outcomes.append(repr(read(body, {"x": datatype})))
         except GatewayError as error:
@@ -394,8 +394,8 @@ def test_tensors_round_trip(shape: tuple[int, ...], datatype: Datatype, seed: in
         b'{"inputs": %b}' % write_columns([tensor], is_named=True),
     ):
         result_datatype, result_shape, elements = read(text, {"x": datatype})["x"]
-        until_empty = shape[: shape.index(0) + 1] if 0 in shape else shape
-        assert (result_datatype, result_shape) == (datatype, until_empty)
+        expected_shape = shape[: shape.index(0) + 1] if 0 in shape else shape
+        assert (result_datatype, result_shape) == (datatype, expected_shape)
         assert 0 in shape or elements == values.tolist()
 
 
@@ -429,7 +429,7 @@ def test_rows() -> None:
     )
 
 
-def test_many_rows_are_written_in_parts() -> None:
+def test_many_rows_are_written_completely() -> None:
     x = tensor_from_array("x", INT64, np.arange(10_000))
     y = tensor_from_array("y", Datatype.FP16, np.arange(10_000) % 2)
     rows = orjson.loads(write_rows([x, y]))
@@ -437,7 +437,7 @@ def test_many_rows_are_written_in_parts() -> None:
     assert rows[9_999] == {"x": 9_999, "y": 1.0}
 
 
-def test_names_that_end_in_bytes_are_base64() -> None:
+def test_elements_of_tensors_named_with_suffix_bytes_are_base64() -> None:
     assert write_columns([tensor("x_bytes", BYTES, [b"ab"])]) == (
         b'[{"b64":"%b"}]' % base64.b64encode(b"ab")
     )
@@ -451,7 +451,7 @@ def test_rows_need_a_common_dimension() -> None:
         write_rows([tensor("s", FP32, 1)])
 
 
-def test_many_dimensions() -> None:
+def test_the_brackets_of_many_dimensions_are_counted() -> None:
     """The brackets of a tensor may be longer than its elements, and are counted."""
     deep = Tensor("x", Datatype.UINT8, (1000, *[1] * 63), bytes(1000))
     text = write_columns([deep])

@@ -41,13 +41,13 @@ JSON = {"content-type": "application/json"}
 EVENT = {"ce-specversion": "1.0", "ce-id": "a1", "ce-source": "s", "ce-type": "t"}
 STRUCTURED = {"specversion": "1.0", "id": "a1", "source": "s", "type": "t"}
 ROWS = b'{"instances":[[1,2]]}'
-BYTES_OF_TWO = Datatype.BYTES, (2,), pack_bytes(("ü\x00".encode(), b"\xff\xfe"))
+TWO_STRINGS = Datatype.BYTES, (2,), pack_bytes(("ü\x00".encode(), b"\xff\xfe"))
 MODEL = ModelMetadata(
     "m",
     inputs=(TensorMetadata("x", "FP32", (-1, 2)),),
     outputs=(TensorMetadata("y", "FP32", (-1, 2)),),
 )
-TWO = ModelMetadata(
+TWO_INPUTS = ModelMetadata(
     "m",
     inputs=(TensorMetadata("a", "FP32", (-1, 2)), TensorMetadata("b", "INT32", (-1,))),
     outputs=(TensorMetadata("y", "FP32", (-1,)),),
@@ -62,7 +62,7 @@ def parse(wire: HttpRequest, model: ModelMetadata = MODEL) -> ParsedRequest:
     return completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
 
 
-def result(*values: float, name: str = "y") -> InferResponse:
+def response_with(*values: float, name: str = "y") -> InferResponse:
     return InferResponse("m", outputs=(tensor_from_array(name, Datatype.FP64, np.array(values)),))
 
 
@@ -74,7 +74,7 @@ def body(wire: HttpRequest | HttpResponse) -> Any:
 
 
 def test_the_response_to_a_binary_event_is_a_binary_event() -> None:
-    response = CODEC.build_response(result(1.5), parse(post(ROWS, {**JSON, **EVENT})))
+    response = CODEC.build_response(response_with(1.5), parse(post(ROWS, {**JSON, **EVENT})))
     assert body(response) == {"predictions": [1.5]}
     assert len(response.headers["ce-id"]) == 36
     assert response.headers == {
@@ -92,7 +92,7 @@ def test_the_response_to_a_structured_event_is_a_structured_event() -> None:
     parsed = parse(wire)
     assert isinstance(parsed.operation, InferRequest)
     assert parsed.operation.inputs[0].shape == (1, 2)
-    response = CODEC.build_response(result(1.5), parsed)
+    response = CODEC.build_response(response_with(1.5), parsed)
     assert response.headers == {"content-type": "application/cloudevents+json"}
     document = body(response)
     assert document.pop("id")
@@ -107,13 +107,13 @@ def test_the_response_to_a_structured_event_is_a_structured_event() -> None:
 
 def test_the_response_to_an_event_in_plain_json_is_not_an_event() -> None:
     event = {**STRUCTURED, "time": "2026-01-01T00:00:00Z", "data": {"instances": [[1, 2]]}}
-    response = CODEC.build_response(result(1.5), parse(post(json.dumps(event).encode())))
+    response = CODEC.build_response(response_with(1.5), parse(post(json.dumps(event).encode())))
     assert (response.headers, body(response)) == (JSON, {"predictions": [1.5]})
 
 
 def test_the_id_of_a_response_depends_only_on_the_event() -> None:
     responses = [
-        CODEC.build_response(result(1), parse(post(ROWS, {**JSON, **EVENT, **more})))
+        CODEC.build_response(response_with(1), parse(post(ROWS, {**JSON, **EVENT, **more})))
         for more in ({}, {"ce-subject": "x"}, {"ce-id": "a2"}, {"ce-source": "s2"})
     ]
     ids = [response.headers["ce-id"] for response in responses]
@@ -123,7 +123,7 @@ def test_the_id_of_a_response_depends_only_on_the_event() -> None:
 
 def test_a_source_is_printable_ascii() -> None:
     wire = post(ROWS, {**JSON, **EVENT}, "/v1/models/caf%C3%A9:predict")
-    response = CODEC.build_response(result(1), parse(wire))
+    response = CODEC.build_response(response_with(1), parse(wire))
     assert response.headers["ce-source"] == "io.kserve.inference.caf%C3%A9"
 
 
@@ -207,12 +207,12 @@ def test_repeated_rows_do_not_pass_through(value: bytes) -> None:
 
 
 def test_nan_is_null() -> None:
-    response = CODEC.build_response(result(float("nan"), 1.0), parse(post(ROWS)))
+    response = CODEC.build_response(response_with(float("nan"), 1.0), parse(post(ROWS)))
     assert bytes(join_parts(response.body)) == b'{"predictions":[null,1.0]}'
 
 
 def test_outputs_without_common_rows_are_columns() -> None:
-    two = (result(1.0, 2.0).outputs[0], result(3.0, name="z").outputs[0])
+    two = (response_with(1.0, 2.0).outputs[0], response_with(3.0, name="z").outputs[0])
     response = CODEC.build_response(InferResponse("m", outputs=two), parse(post(ROWS)))
     assert body(response) == {"predictions": {"y": [1.0, 2.0], "z": [3.0]}}
     model = ModelMetadata(
@@ -313,11 +313,11 @@ def test_errors_have_the_format_of_kserve(
 @pytest.mark.parametrize(
     ("text", "model", "mentions"),
     [
-        (b'{"instances":[{"a":[1,2],"b":1},{"a":[1,2]}]}', TWO, ["instances[1]", "a,b"]),
-        (b'{"instances":[{"a":[1,2],"b":1},[1]]}', TWO, ["item 1"]),
-        (b'{"instances":[{"a":[1,2],"b":1.5}]}', TWO, ["'b'", "INT32"]),
-        (b'{"instances":[{"a":[1,2],"b":1,"c":1}]}', TWO, ["instances[0]", "c"]),
-        (b'{"instances":[[1,2]]}', TWO, ["multiple input tensors", "a, b"]),
+        (b'{"instances":[{"a":[1,2],"b":1},{"a":[1,2]}]}', TWO_INPUTS, ["instances[1]", "a,b"]),
+        (b'{"instances":[{"a":[1,2],"b":1},[1]]}', TWO_INPUTS, ["item 1"]),
+        (b'{"instances":[{"a":[1,2],"b":1.5}]}', TWO_INPUTS, ["'b'", "INT32"]),
+        (b'{"instances":[{"a":[1,2],"b":1,"c":1}]}', TWO_INPUTS, ["instances[0]", "c"]),
+        (b'{"instances":[[1,2]]}', TWO_INPUTS, ["multiple input tensors", "a, b"]),
         (b'{"instances":' + b"[" * 90 + b"1" + b"]" * 90 + b"}", MODEL, ["'x'", "dimensions"]),
         (b"[" * 100_000, MODEL, ["Unrecognized request format", "100 levels deep"]),
     ],
@@ -347,8 +347,8 @@ def test_unknown_datatypes_are_named() -> None:
 
 
 def test_a_request_to_a_server_has_rows() -> None:
-    inputs = parse(post(b'{"instances":[{"a":[1,2],"b":3}]}'), TWO).operation.inputs  # type: ignore[union-attr]
-    wire = CODEC.build_request(InferRequest("m", "7", inputs=inputs), GENERIC, TWO)
+    inputs = parse(post(b'{"instances":[{"a":[1,2],"b":3}]}'), TWO_INPUTS).operation.inputs  # type: ignore[union-attr]
+    wire = CODEC.build_request(InferRequest("m", "7", inputs=inputs), GENERIC, TWO_INPUTS)
     assert (wire.path, body(wire)) == (PATH, {"instances": [{"a": [1.0, 2.0], "b": 3}]})
     (x,) = parse(post(ROWS)).operation.inputs  # type: ignore[union-attr]
     one = CODEC.build_request(InferRequest("m", inputs=(x,)), GENERIC, MODEL)
@@ -377,7 +377,7 @@ def test_a_request_to_a_server_has_rows() -> None:
         ),
     ],
 )
-def test_inputs_other_than_the_models(inputs: tuple[Tensor, ...], expected: str) -> None:
+def test_inputs_that_do_not_match_are_refused(inputs: tuple[Tensor, ...], expected: str) -> None:
     error = refused(CODEC.build_request, InferRequest("m", inputs=inputs), GENERIC, MODEL)
     assert (error.kind, error.public) == (Kind.BAD_REQUEST, expected)
 
@@ -421,9 +421,9 @@ def test_requested_outputs_are_selected() -> None:
                 "y", Datatype.FP64, np.array([[0.1], [-1.7976931348623157e308], [5e-324]])
             ),
         ),
-        (Tensor("y", Datatype.FP32, (2, 1, 1, 1), bytes(8)), Tensor("é" * 9, *BYTES_OF_TWO)),
+        (Tensor("y", Datatype.FP32, (2, 1, 1, 1), bytes(8)), Tensor("é" * 9, *TWO_STRINGS)),
         (Tensor("y", Datatype.BOOL, (2,), b"\0\1"), Tensor("z", Datatype.INT8, (2, 1), b"\x80\0")),
-        (Tensor("y", *BYTES_OF_TWO),),
+        (Tensor("y", *TWO_STRINGS),),
     ],
 )
 def test_the_size_of_a_response_is_bounded(tensors: tuple[Tensor, ...]) -> None:

@@ -36,7 +36,7 @@ from infergate.testing.samples import metadata_for
 from infergate.testing.vectors import completed, with_body
 
 
-def carried_value(value: Any) -> Any:
+def round_trip(value: Any) -> Any:
     """Return the part of ``value`` that the V1 protocol can express."""
     match value:
         case ServerReadyRequest():
@@ -62,7 +62,7 @@ def status_response(operation: Operation, response: Response) -> Response:
 
 @pytest.mark.no_cover
 def test_contract() -> None:
-    check_codec(PLUGIN, round_trip=carried_value, server_response=status_response)
+    check_codec(PLUGIN, round_trip=round_trip, server_response=status_response)
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -123,9 +123,9 @@ def test_inferences(case: tuple[InferRequest, InferResponse], data: st.DataObjec
     st.sampled_from(["/", "/v1/models/m:predict", "/v1/models/m:explain", "/v1/models/m", "/v1/x"]),
     st.sampled_from(["application/json", "application/cloudevents+json", "text/plain"]),
 )
-def test_any_bytes(body: bytes, method: str, path: str, content_type: str) -> None:
+def test_any_bytes_are_parsed_or_refused(body: bytes, method: str, path: str, mime: str) -> None:
     codec: Any = PLUGIN.create({})
-    wire = HttpRequest(method, path, "", {"content-type": content_type}, (body,))
-    for act in (codec.summarize, lambda w: codec.parse_request(w, DEFAULT_LIMITS)):
-        error = error_of(act, wire)
+    wire = HttpRequest(method, path, "", {"content-type": mime}, (body,))
+    for read in (codec.summarize, lambda w: codec.parse_request(w, DEFAULT_LIMITS)):
+        error = error_of(read, wire)
         assert error is None or codec.build_error(error, wire).status >= 400

@@ -50,7 +50,7 @@ NAMELESS = {
     *(messages.ModelIndexRequest, messages.LogSettingsRequest),
 }
 SIZE = 6 * MIB
-NAMED = string_field(1, "secret")
+NAME_FIELD = string_field(1, "secret")
 V2 = V2Grpc()
 TRTIS = GRPC.create({})
 
@@ -82,7 +82,7 @@ def nest_fields(*path: int, fields: bytes) -> bytes:
     return fields
 
 
-TOP: dict[str, Callable[[], bytes]] = {
+TOP_LEVEL_FIELDS: dict[str, Callable[[], bytes]] = {
     **{f"field-{number}": partial(repeat_field, number) for number in (1, 2, 3, 4, 5, 6, 7, 15)},
     "integers": partial(repeat_field, 8, 0, b"\x01"),
     "long-integers": partial(repeat_field, 8, 0, b"\xff" * 9 + b"\1"),
@@ -93,11 +93,11 @@ TOP: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("name", TOP)
+@pytest.mark.parametrize("name", TOP_LEVEL_FIELDS)
 @pytest.mark.parametrize("method", [v2.INFER, v2.STREAM, INFER, STREAM_INFER])
 def test_work_before_the_access_check_is_bounded(method: str, name: str) -> None:
     codec: Any = V2 if method in (v2.INFER, v2.STREAM) else TRTIS
-    data = CountingBytes(NAMED + TOP[name]())
+    data = CountingBytes(NAME_FIELD + TOP_LEVEL_FIELDS[name]())
     wire = RpcRequest(method, (data,))
     with suppress(GatewayError):
         codec.summarize(wire)
@@ -127,7 +127,7 @@ def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
     """The last name counts, wherever it is. The backend's request has only the new name."""
     version = b"\x10\x01" * (codec is TRTIS)
     other_fields, name = repeat_field(9, size=4000), string_field(1, "mine")
-    message = NAMED + version + other_fields + name + other_fields
+    message = NAME_FIELD + version + other_fields + name + other_fields
     wire = RpcRequest(method, (message,))
     assert codec.summarize(wire).model == "mine"
     upstream = codec.rewrite_request(wire, "theirs", "", GENERIC)
@@ -170,8 +170,8 @@ REQUESTS: dict[str, tuple[Any, Any]] = {
     v2.INFER: (V2, ModelInferRequest),
     INFER: (TRTIS, legacy.InferRequest),
 }
-HEADS = {v2.INFER: NAMED, INFER: NAMED + b"\x10\x01"}
-UNNAMED = RpcRequest(v2.INFER, (NAMED,))
+HEADS = {v2.INFER: NAME_FIELD, INFER: NAME_FIELD + b"\x10\x01"}
+SHORT_REQUEST = RpcRequest(v2.INFER, (NAME_FIELD,))
 NO_MODEL = messages.ModelMetadata("m", max_batch_size=0)
 
 
@@ -183,7 +183,7 @@ def process_request(codec: Any, wire: RpcRequest) -> None:
         if isinstance(parsed, PartialInferRequest):
             parsed.complete(NO_MODEL)
 
-    for act in (
+    for step in (
         lambda: codec.summarize(wire),
         parse_and_finish,
         lambda: codec.validate(wire, DEFAULT_LIMITS),
@@ -192,27 +192,27 @@ def process_request(codec: Any, wire: RpcRequest) -> None:
         lambda: codec.build_error(GatewayError(Kind.INTERNAL, "x"), wire),
     ):
         with suppress(GatewayError):
-            act()
+            step()
 
 
 def process_response(codec: Any, wire: RpcResponse) -> None:
     """Run every step that the gateway performs on an inference response."""
-    acts: list[Callable[[], object]] = [
+    steps: list[Callable[[], object]] = [
         lambda: codec.parse_response(wire, messages.InferRequest("m"), DEFAULT_LIMITS, NO_MODEL),
-        lambda: codec.rewrite_response(wire, UNNAMED, "m", "", DEFAULT_LIMITS),
+        lambda: codec.rewrite_response(wire, SHORT_REQUEST, "m", "", DEFAULT_LIMITS),
     ]
     if codec is V2:
-        acts.append(
+        steps.append(
             lambda: codec.parse_stream_response(wire, messages.InferRequest("m"), DEFAULT_LIMITS)
         )
-    for act in acts:
+    for step in steps:
         with suppress(GatewayError):
-            act()
+            step()
 
 
 def cases(label: str, codec: Any, kind: Any) -> Iterator[Any]:
     """Yield a case for each message. ``make test`` runs one encoding of each field, in rotation,
-    and ``make test-peers`` the others."""
+    and ``make test-peers`` the other encodings."""
     names = [name for name, _ in hostile_messages(kind)]
     for index, (_, group) in enumerate(groupby(names, lambda name: name.rpartition(":")[0])):
         encodings = list(group)
@@ -235,9 +235,9 @@ MEMORY_CASES = [
 """tracemalloc makes the test slow, so ``make test`` runs a third of the cases."""
 
 
-def seconds(act: Callable[[], object]) -> float:
+def seconds(work: Callable[[], object]) -> float:
     begin = time.thread_time()
-    act()
+    work()
     return time.thread_time() - begin
 
 
@@ -254,9 +254,9 @@ def process_hostile(codec: Any, kind: Any, name: str, size: int) -> Callable[[],
 @pytest.mark.parametrize(("codec", "kind", "name"), CASES)
 def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -> None:
     """Eight times the bytes take less than three times the CPU."""
-    acts = [process_hostile(codec, kind, name, size) for size in (SMALL, LARGE)]
+    steps = [process_hostile(codec, kind, name, size) for size in (SMALL, LARGE)]
     for attempt in range(3):
-        small, large = map(seconds, acts)
+        small, large = map(seconds, steps)
         if large < 3 * small + 0.05:
             break
         assert attempt < 2, (small, large)
@@ -306,7 +306,7 @@ def test_every_legacy_response_is_counted_before_it_is_parsed(
 @given(st.binary(max_size=64), st.integers(0, 40))
 @example(nest_fields(4, fields=b"\x0a\x01mh"), 40)
 @example(nest_fields(4, fields=b"\x0a\x80\x00"), 40)
-def test_counted_fields_equal_those_that_the_runtime_reads(data: bytes, limit: int) -> None:
+def test_the_bounded_parser_agrees_with_the_runtime(data: bytes, limit: int) -> None:
     """A message that the runtime parses is refused only for its number of fields."""
     try:
         expected = ModelConfigResponse.FromString(data)
@@ -315,11 +315,11 @@ def test_counted_fields_equal_those_that_the_runtime_reads(data: bytes, limit: i
     try:
         assert parse(ModelConfigResponse, data, limit, len(data)) == expected
     except MalformedMessageError as error:
-        # groups, which do not exist in proto3
+        # proto3 has no groups
         assert "more than" in str(error) or "wire type" in str(error)  # noqa: PT017
 
 
-def test_maximum_message_length() -> None:
+def test_the_maximum_number_of_fields_and_bytes() -> None:
     data = string_field(1, "m")
     assert parse(ModelInferRequest, data, 1, len(data)).model_name == "m"
     for fields, size in ((0, len(data)), (1, len(data) - 1)):
@@ -328,7 +328,7 @@ def test_maximum_message_length() -> None:
 
 
 def test_the_number_of_statistics_values_is_bounded() -> None:
-    """Two bytes become a dozen values."""
+    """An entry of two bytes becomes a dozen values."""
     message = ModelStatisticsResponse()
     for _ in range(MAX_VALUES // 4):
         message.model_stats.add()

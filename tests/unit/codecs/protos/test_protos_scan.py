@@ -1,4 +1,4 @@
-"""The wire scanner agrees with the protobuf runtime."""
+"""The wire scanner agrees with the protobuf runtime, and rejects malformed messages."""
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -64,13 +64,13 @@ def test_a_field_of_another_wire_type_is_left_to_the_runtime() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 16383, 16384, 2**31 - 1])
-def test_prefix_equals_the_runtimes(length: int) -> None:
-    out = field_prefix(7, length)
-    assert out[0] == 0x3A
-    assert sum((b & 0x7F) << (7 * i) for i, b in enumerate(out[1:])) == length
+def test_a_prefix_equals_that_of_the_runtime(length: int) -> None:
+    prefix = field_prefix(7, length)
+    assert prefix[0] == 0x3A
+    assert sum((b & 0x7F) << (7 * i) for i, b in enumerate(prefix[1:])) == length
     if length <= 16384:
         message = pb.ModelInferRequest(raw_input_contents=[bytes(length)])
-        assert message.SerializeToString() == out + bytes(length)
+        assert message.SerializeToString() == prefix + bytes(length)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_prefix_equals_the_runtimes(length: int) -> None:
         (b"\x2a\x00" * (MAX_FIELDS + 1), "more than 1000 fields"),
     ],
 )
-def test_malformed(data: bytes, expected: str) -> None:
+def test_malformed_fields_are_rejected(data: bytes, expected: str) -> None:
     with pytest.raises(MalformedMessageError, match=expected):
         list(scan_fields(data, MAX_FIELDS))
 
@@ -139,7 +139,7 @@ def test_the_reader_agrees_with_the_runtime(data: bytes) -> None:
         strings = read_strings(data, frozenset({1, 2, 3}), MAX_FIELDS, 99)
         _, raw = split_raw_fields(data, 7, MAX_FIELDS)
     except MalformedMessageError as error:
-        # groups, which do not exist in proto3
+        # proto3 has no groups
         assert "wire type" in str(error)  # noqa: PT017
         return
     assert strings.get(1, "") == expected.model_name

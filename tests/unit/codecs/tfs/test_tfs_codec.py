@@ -46,7 +46,7 @@ def request(method: str = pb.PREDICT, kind: Any = PredictRequest, **spec: Any) -
     return RpcRequest(method, (message.SerializeToString(),))
 
 
-def parsed_by(codec: Any, wire: RpcRequest) -> Any:
+def parse(codec: Any, wire: RpcRequest) -> Any:
     return codec.parse_request(wire, DEFAULT_LIMITS)
 
 
@@ -99,7 +99,7 @@ def test_an_unknown_model_has_the_servers_text(wire: RpcRequest, text: str) -> N
 
 
 def test_an_unknown_signature_is_a_failed_precondition() -> None:
-    parameters = parsed_by(CODEC, request(name="m", signature_name="x")).operation.parameters
+    parameters = parse(CODEC, request(name="m", signature_name="x")).operation.parameters
     assert parameters.is_passed_to("tfs-grpc")
     error = refused(parameters.is_passed_to, "v2-grpc")
     assert status_of(error) == (9, 'Serving signature key "x" not found.')
@@ -107,7 +107,7 @@ def test_an_unknown_signature_is_a_failed_precondition() -> None:
 
 def test_an_unknown_label_is_an_invalid_argument() -> None:
     wire = request(name="m", signature_name="x", version_label="canary")
-    error = refused(parsed_by(MAPPING, wire).operation.parameters.is_passed_to, "v2-rest")
+    error = refused(parse(MAPPING, wire).operation.parameters.is_passed_to, "v2-rest")
     assert status_of(error) == (3, "Unrecognized servable version label: canary")
 
 
@@ -132,7 +132,7 @@ def test_errors_about_a_tensor_begin_like_the_servers_errors() -> None:
         Kind.BAD_REQUEST,
         r"^tensor parsing error: a: shape \[\] of FP32 needs 4 bytes, but the data holds 3$",
     ):
-        parsed_by(CODEC, RpcRequest(pb.PREDICT, (message.SerializeToString(),)))
+        parse(CODEC, RpcRequest(pb.PREDICT, (message.SerializeToString(),)))
 
 
 def test_too_many_tensors() -> None:
@@ -140,11 +140,11 @@ def test_too_many_tensors() -> None:
     message = string_field(1, "") + b"".join(entry % index for index in range(1025))
     wire = RpcRequest(pb.PREDICT, (b"\x0a\x03\x0a\x01m" + message,))
     with raises_kind(Kind.BAD_REQUEST, "over 1024 inputs") as caught:
-        parsed_by(CODEC, wire)
+        parse(CODEC, wire)
     assert caught.value.limit == "tensors"
     outputs = b"".join(string_field(3, str(index)) for index in range(1025))
     with raises_kind(Kind.BAD_REQUEST, "over 1024 outputs"):
-        parsed_by(CODEC, RpcRequest(pb.PREDICT, (b"\x0a\x03\x0a\x01m" + outputs,)))
+        parse(CODEC, RpcRequest(pb.PREDICT, (b"\x0a\x03\x0a\x01m" + outputs,)))
 
 
 # ---- the model that a request names
@@ -169,13 +169,13 @@ def test_the_access_check_sees_the_mapped_names(
     wire = request(**spec)
     summary = MAPPING.summarize(wire)
     assert (summary.model, summary.version) == (model, version)
-    operation = parsed_by(MAPPING, wire).operation
+    operation = parse(MAPPING, wire).operation
     assert (operation.model, operation.version) == (model, version)
 
 
 def test_a_mapped_signature_leaves_no_parameter() -> None:
     for signature in ("embed", "scores", "serving_default", ""):
-        operation = parsed_by(MAPPING, request(name="m", signature_name=signature)).operation
+        operation = parse(MAPPING, request(name="m", signature_name=signature)).operation
         assert operation.parameters is NO_PARAMETERS
 
 
@@ -188,7 +188,7 @@ def test_long_names_are_refused_before_the_access_check() -> None:
         CODEC.summarize(RpcRequest(pb.PREDICT, (b"\x1a\0" * 25_000,)))
 
 
-def test_versions_are_numbers() -> None:
+def test_invalid_versions_and_signatures_are_refused() -> None:
     with raises_kind(Kind.BAD_REQUEST, "version 'v2' of model 'm' is not a number"):
         CODEC.build_request(InferRequest("m", "v2"), GENERIC)
     with raises_kind(Kind.BAD_REQUEST, "is not a number"):
@@ -206,7 +206,7 @@ def test_a_response_names_model_version_and_signature() -> None:
         ({"name": "m", "signature_name": "embed"}, ("m", "embed")),
         ({"name": "m", "signature_name": "scores"}, ("m", "scores")),
     ):
-        parsed = parsed_by(MAPPING, request(**spec))
+        parsed = parse(MAPPING, request(**spec))
         response = InferResponse(parsed.operation.model, "3", outputs=(Y,))
         written = parsed_message(
             PredictResponse, MAPPING.build_response(response, parsed)
@@ -216,7 +216,7 @@ def test_a_response_names_model_version_and_signature() -> None:
 
 
 def test_a_version_that_is_not_a_number_is_left_out() -> None:
-    parsed = parsed_by(CODEC, request(name="m"))
+    parsed = parse(CODEC, request(name="m"))
     built = CODEC.build_response(InferResponse("m", "v1", outputs=(Y,)), parsed)
     assert not parsed_message(PredictResponse, built).model_spec.HasField("version")
 
@@ -225,13 +225,13 @@ def test_outputs_are_read_in_the_order_of_the_request() -> None:
     message = PredictResponse(model_spec={"name": "m"})
     for name in "ab":
         message.outputs[name].dtype = 1
-    outputs = tuple(parsed_by(CODEC, filtered("b", "a")).operation.outputs)
+    outputs = tuple(parse(CODEC, request_with_filter("b", "a")).operation.outputs)
     wire = RpcResponse((message.SerializeToString(deterministic=True),))
     read = CODEC.parse_response(wire, InferRequest("m", outputs=outputs), DEFAULT_LIMITS)
     assert [tensor.name for tensor in read.outputs] == ["b", "a"]
 
 
-def filtered(*names: str) -> RpcRequest:
+def request_with_filter(*names: str) -> RpcRequest:
     message = PredictRequest(model_spec={"name": "m"}, output_filter=names)
     return RpcRequest(pb.PREDICT, (message.SerializeToString(),))
 
@@ -247,7 +247,7 @@ def test_an_output_that_expands_beyond_the_limit() -> None:
 
 
 def test_names_that_are_not_unicode() -> None:
-    parsed = parsed_by(CODEC, request(name="m"))
+    parsed = parse(CODEC, request(name="m"))
     bad = Tensor("\ud800", Datatype.FP32, (0,), b"")
     with raises_kind(Kind.UNSUPPORTED, "cannot express the response"):
         CODEC.build_response(InferResponse("m", outputs=(bad,)), parsed)
@@ -268,7 +268,7 @@ MODEL = messages.ModelMetadata(
 
 def test_metadata_has_the_default_signature() -> None:
     wire = request(pb.METADATA, pb.GetModelMetadataRequest, name="m")
-    parsed = with_field(wire)
+    parsed = parse_metadata_request(wire)
     written = parsed_message(pb.GetModelMetadataResponse, CODEC.build_response(MODEL, parsed))
     assert written.model_spec.version.value == 3  # the latest
     assert written.metadata["signature_def"].type_url == (
@@ -284,15 +284,15 @@ def test_metadata_has_the_default_signature() -> None:
     assert signature.outputs["y"].dtype == 0  # TensorFlow has no such datatype
 
 
-def with_field(wire: RpcRequest, codec: Any = CODEC) -> Any:
+def parse_metadata_request(wire: RpcRequest, codec: Any = CODEC) -> Any:
     message = pb.GetModelMetadataRequest.FromString(bytes(join_parts(wire.message)))
     message.metadata_field.append("signature_def")
-    return parsed_by(codec, RpcRequest(pb.METADATA, (message.SerializeToString(),)))
+    return parse(codec, RpcRequest(pb.METADATA, (message.SerializeToString(),)))
 
 
 def test_metadata_of_a_mapped_signature() -> None:
     wire = request(pb.METADATA, pb.GetModelMetadataRequest, name="m", signature_name="embed")
-    parsed = with_field(wire, MAPPING)
+    parsed = parse_metadata_request(wire, MAPPING)
     assert parsed.operation == messages.ModelMetadataRequest("m-embed")
     written = parsed_message(pb.GetModelMetadataResponse, MAPPING.build_response(MODEL, parsed))
     signatures = pb.SignatureDefMap.FromString(written.metadata["signature_def"].value)
@@ -307,7 +307,7 @@ def test_all_signatures_of_a_server_reach_its_clients() -> None:
         "m", ("2",), "tensorflow_serving", (FLOATS,), (FLOATS,), signatures=(other,)
     )
     operation = messages.ModelMetadataRequest("m")
-    parsed = parsed_by(CODEC, CODEC.build_request(operation, GENERIC))
+    parsed = parse(CODEC, CODEC.build_request(operation, GENERIC))
     wire = CODEC.build_response(model, parsed)
     assert CODEC.parse_response(wire, operation, DEFAULT_LIMITS) == model
 
@@ -327,7 +327,7 @@ def test_metadata_of_any_rank() -> None:
 def status(response: Any, **spec: Any) -> list[tuple[int, int, int, str]]:
     wire = request(pb.STATUS, pb.GetModelStatusRequest, **spec)
     written = parsed_message(
-        pb.GetModelStatusResponse, CODEC.build_response(response, parsed_by(CODEC, wire))
+        pb.GetModelStatusResponse, CODEC.build_response(response, parse(CODEC, wire))
     )
     return [
         (entry.version, entry.state, entry.status.error_code, entry.status.error_message)
@@ -374,7 +374,7 @@ def test_all_states_of_a_server_reach_its_clients() -> None:
 def test_readiness_of_a_server() -> None:
     wire = CODEC.build_request(messages.ServerReadyRequest(), GENERIC)
     assert (wire.method, bytes(join_parts(wire.message))) == (pb.STATUS, b"")
-    parsed = parsed_by(CODEC, wire)
+    parsed = parse(CODEC, wire)
     ready = CODEC.build_response(messages.HealthStatus(ok=True), parsed)
     assert ready == RpcResponse(code=3, details="Missing ModelSpec")
     assert CODEC.build_response(messages.HealthStatus(ok=False), parsed).code == 14
@@ -416,7 +416,7 @@ def reload_request(*names: str) -> RpcRequest:
 def test_a_list_of_one_model_loads_the_model() -> None:
     wire = reload_request("m")
     assert CODEC.summarize(wire).operation is messages.ModelLoadRequest
-    parsed = parsed_by(CODEC, wire)
+    parsed = parse(CODEC, wire)
     assert parsed.operation == messages.ModelLoadRequest("m")
     built = CODEC.build_response(messages.Acknowledgement(), parsed)
     assert parsed_message(pb.ReloadConfigResponse, built).status.error_code == 0
@@ -479,9 +479,9 @@ def test_a_passed_request_has_the_mapped_names(spec: dict[str, Any], expected: s
 
 
 def test_a_passed_response_has_the_clients_names() -> None:
-    answered = PredictResponse(model_spec={"name": "m-embed", "signature_name": "serving_default"})
-    answered.model_spec.version.value = 9
-    wire = response_of(answered)
+    reply = PredictResponse(model_spec={"name": "m-embed", "signature_name": "serving_default"})
+    reply.model_spec.version.value = 9
+    wire = response_of(reply)
     for codec, spec, expected in (
         (MAPPING, {"signature_name": "embed"}, ("m", "embed")),
         (CODEC, {"signature_name": "serving_default"}, ("m-embed", "serving_default")),
@@ -509,20 +509,20 @@ def test_written_contents_prevent_pass_through() -> None:
 
 def test_a_forwarded_call_reaches_servers_of_the_same_api_only() -> None:
     wire = request(pb.CLASSIFY, ClassificationRequest, name="m", signature_name="classify_x")
-    parsed = parsed_by(MAPPING, wire)
+    parsed = parse(MAPPING, wire)
     with raises_kind(Kind.UNSUPPORTED, "Classify needs a backend that speaks TensorFlow Serving"):
         parsed.operation.parameters.is_passed_to("v2-grpc")
     sent = CODEC.build_request(parsed.operation, GENERIC)
     assert sent.method == pb.CLASSIFY
     read = ClassificationRequest.FromString(bytes(join_parts(sent.message)))
     assert (read.model_spec.name, read.model_spec.signature_name) == ("m", "classify_x")
-    answered = ClassificationResponse(model_spec={"name": "m"})
-    answered.result.classifications.add().classes.add(label="cat", score=0.5)
-    answered.model_spec.version.value = 4
-    response = CODEC.parse_response(response_of(answered), parsed.operation, DEFAULT_LIMITS)
+    reply = ClassificationResponse(model_spec={"name": "m"})
+    reply.result.classifications.add().classes.add(label="cat", score=0.5)
+    reply.model_spec.version.value = 4
+    response = CODEC.parse_response(response_of(reply), parsed.operation, DEFAULT_LIMITS)
     assert response.version == "4"
     written = parsed_message(ClassificationResponse, MAPPING.build_response(response, parsed))
-    assert written == answered
+    assert written == reply
     passed = MAPPING.rewrite_request(wire, "n", "2", GENERIC)
     read = ClassificationRequest.FromString(bytes(join_parts(passed.message)))
     assert (read.model_spec.name, read.model_spec.version.value) == ("n", 2)
@@ -542,10 +542,10 @@ def test_multi_inference_renames_every_task() -> None:
     assert [task.model_spec.name for task in read.tasks] == ["n", "n"]
     assert [task.model_spec.signature_name for task in read.tasks] == ["a", "b"]
     assert read.input == message.input
-    answered = MultiInferenceResponse()
-    result = answered.results.add(model_spec={"name": "n", "signature_name": "a"})
+    reply = MultiInferenceResponse()
+    result = reply.results.add(model_spec={"name": "n", "signature_name": "a"})
     result.regression_result.regressions.add(value=1.5)
-    back = CODEC.rewrite_response(response_of(answered), wire, "m", "", DEFAULT_LIMITS)
+    back = CODEC.rewrite_response(response_of(reply), wire, "m", "", DEFAULT_LIMITS)
     (read,) = parsed_message(MultiInferenceResponse, back).results
     assert (read.model_spec.name, read.regression_result) == ("m", result.regression_result)
     many = b"\x0a\x05\x0a\x03\x0a\x01m" * 1025

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tfs_kit import SELECTORS, carried_value, status_response
+from tfs_kit import SELECTORS, round_trip, status_response
 
 from gateway_errors import error_of
 from infergate.codecs.profiles import GENERIC
@@ -28,7 +28,7 @@ CONTENTS = pytest.mark.parametrize("contents", ["auto", "raw", "typed"])
 @CONTENTS
 def test_contract(contents: str) -> None:
     options = {"contents": contents}
-    check_codec(GRPC, options=options, round_trip=carried_value, server_response=status_response)
+    check_codec(GRPC, options=options, round_trip=round_trip, server_response=status_response)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
 
     version = draw(VERSIONS)
     parameters = draw(SELECTED)
-    if version:  # it replaces a label
+    if version:  # a version replaces a label
         parameters.pop("version_label", None)
     request = InferRequest(
         draw(strategies.names()),
@@ -97,22 +97,22 @@ def test_corrupted_messages(case: tuple[InferRequest, InferResponse], data: st.D
     written = codec.build_response(response, codec.parse_request(wire, DEFAULT_LIMITS))
     message = data.draw(strategies.corrupted_bytes(bytes(join_parts(wire.message))))
     broken: Any = with_body(wire, (message,))
-    for act in (
+    for read in (
         lambda: codec.summarize(broken),
         lambda: codec.parse_request(broken, DEFAULT_LIMITS),
     ):
-        error = error_of(act)
+        error = error_of(read)
         assert error is None or codec.build_error(error, broken).code
     parsed = error_of(codec.parse_request, broken, DEFAULT_LIMITS)
     validated = error_of(codec.validate, broken, DEFAULT_LIMITS)
     assert repr(parsed) == repr(validated)
     message = data.draw(strategies.corrupted_bytes(bytes(join_parts(written.message))))
     corrupted: Any = with_body(written, (message,))
-    for act in (
+    for read in (
         lambda: codec.parse_response(corrupted, request, DEFAULT_LIMITS),
         lambda: codec.rewrite_response(corrupted, wire, "n", "2", DEFAULT_LIMITS),
     ):
-        error = error_of(act)
+        error = error_of(read)
         assert error is None or error.public
 
 
@@ -123,11 +123,11 @@ METHODS = [getattr(pb, name) for name in (
 
 @settings(deadline=None)
 @given(st.binary(max_size=60), st.sampled_from([*METHODS, "/tensorflow.serving.X/Y"]))
-def test_any_bytes(message: bytes, method: str) -> None:
+def test_any_bytes_are_parsed_or_refused(message: bytes, method: str) -> None:
     codec: Any = GRPC.create({})
     wire = RpcRequest(method, (message,))
-    for act in (lambda: codec.summarize(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
-        error = error_of(act)
+    for read in (lambda: codec.summarize(wire), lambda: codec.parse_request(wire, DEFAULT_LIMITS)):
+        error = error_of(read)
         assert error is None or codec.build_error(error, wire).code
     if error_of(codec.summarize, wire) is None and method not in METHODS[-2:]:
         error_of(codec.rewrite_request, wire, "n", "2", GENERIC)

@@ -152,7 +152,7 @@ def test_the_access_check_sees_the_mapped_model(position: str) -> None:
     assert MAPPING.rewrite_request(wire, "other", "", GENERIC) is None  # the body has the signature
 
 
-def test_a_signature_that_was_not_authorized() -> None:
+def test_the_signature_is_found_only_at_the_ends_of_the_body() -> None:
     middle = b'{"a": "%b", "signature_name": "embed", "b": "%b", "instances": [[1, 2, 3]]}'
     hidden = middle % (b"." * 70 * KIB, b"." * 70 * KIB)
     for body in (hidden, b'{"x": "\\"signature_name\\": \\"embed\\"", "instances": [[1, 2, 3]]}'):
@@ -371,7 +371,7 @@ def test_responses_that_the_api_does_not_have() -> None:
         CODEC.build_response(ServerMetadata("n", "1"), ParsedRequest(ServerMetadataRequest()))
 
 
-def test_names_in_paths() -> None:
+def test_invalid_names_and_versions_in_paths_are_refused() -> None:
     with raises_kind(Kind.UNSUPPORTED, "a path cannot contain"):
         CODEC.build_request(ModelReadyRequest(".."), GENERIC)
     with raises_kind(Kind.BAD_REQUEST, "version 'v2' of model 'm' is not a number"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tfs_kit import carried_value, status_response
+from tfs_kit import round_trip, status_response
 
 from gateway_errors import error_of, refused
 from infergate.codecs.base import ParsedRequest
@@ -35,8 +35,8 @@ CODEC: Any = REST.create({})
 
 def expressible_value(value: Any) -> Any:
     """Return the part of ``value`` that REST can express. REST cannot select outputs."""
-    carried = carried_value(value)
-    return replace(carried, outputs=()) if isinstance(value, InferRequest) else carried
+    result = round_trip(value)
+    return replace(result, outputs=()) if isinstance(value, InferRequest) else result
 
 
 @pytest.mark.no_cover

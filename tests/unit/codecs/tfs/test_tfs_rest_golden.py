@@ -68,7 +68,7 @@ def _lines(name: str) -> list[dict[str, Any]]:
 CASES = _lines("cases.jsonl")
 
 
-def _of(direction: str) -> Any:
+def _parametrize(direction: str) -> Any:
     cases = [c for c in CASES if c["direction"] == direction and not c["id"].startswith("examples")]
     return pytest.mark.parametrize("case", cases, ids=[case["id"] for case in cases])
 
@@ -109,7 +109,7 @@ def _body(case: dict[str, Any]) -> bytes:
     return text.encode()
 
 
-@_of("request")
+@_parametrize("request")
 def test_requests(case: dict[str, Any]) -> None:
     wire = HttpRequest("POST", "/v1/models/m:predict", body=(_body(case),))
     expect = case["expect"]
@@ -139,7 +139,7 @@ def test_every_deviation_is_a_case() -> None:
     assert {case["id"] for case in CASES} > set(DEVIATIONS)
 
 
-@_of("response")
+@_parametrize("response")
 def test_responses(case: dict[str, Any]) -> None:
     expect = case["expect"]
     if not case.get("form"):  # classifications and regressions are forwarded
@@ -204,8 +204,8 @@ def test_numbers_read_back_to_the_same_value(datatype: Datatype) -> None:
         built = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
         ours = json.loads(bytes(join_parts(built.body)))["outputs"]
         theirs = json.loads(case["expect"]["json"])["outputs"]
-        for one, other in zip(np.ravel(ours), np.ravel(theirs), strict=True):
-            assert _is_same_number(one, other, datatype)
+        for our, their in zip(np.ravel(ours), np.ravel(theirs), strict=True):
+            assert _is_same_number(our, their, datatype)
             compared += 1
     assert compared > 5
 
@@ -224,7 +224,7 @@ def test_error_bodies(case: dict[str, Any]) -> None:
 
 REST_CASES = _lines("rest.jsonl")
 PATHS = [case for case in REST_CASES if "path" in case]
-UNREADABLE_HERE = {
+ACCEPTED_HERE = {
     "/v1/models/m:predict?",  # the transport drops a question mark without a query
 }
 
@@ -234,12 +234,12 @@ def test_paths(case: dict[str, Any]) -> None:
     path, _, query = case["path"].partition("?")
     wire = HttpRequest(case["http_method"], path, query)
     expect = case["expect"]
-    if case["path"] in UNREADABLE_HERE:
+    if case["path"] in ACCEPTED_HERE:
         assert match_path(wire).spec.name == "m"
         return
     text = expect.get("malformed") or expect.get("status", {}).get("message")
     if (expect.get("method") or "predict") not in ("predict", "classify", "regress"):
-        text = f"Malformed request: {case['http_method']} {path}"  # it is matched and then refused
+        text = f"Malformed request: {case['http_method']} {path}"  # this match is refused
     if text:
         error = refused(CODEC.summarize, wire)
         assert error.kind is Kind.BAD_REQUEST

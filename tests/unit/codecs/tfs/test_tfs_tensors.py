@@ -1,4 +1,4 @@
-"""TensorProtos: what TensorFlow's own C++ code reads and writes, and the limits.
+"""TensorProtos are read and written as by TensorFlow's own C++ code, within limits.
 
 ``tests/data/tfserving/tensorproto.jsonl`` was obtained by running tensorflow-cpu 2.21.0
 (``Tensor::FromProto``, ``Tensor::AsProtoField``, ``Tensor::AsProtoTensorContent``).
@@ -64,7 +64,7 @@ def written(tensor: Tensor, contents: str) -> bytes:
 
 
 @pytest.mark.parametrize("case", READ, ids=lambda case: case["id"])
-def test_tensorflow_reads_the_same(case: dict[str, Any]) -> None:
+def test_tensors_are_read_as_by_tensorflow(case: dict[str, Any]) -> None:
     proto = base64.b64decode(case["proto_b64"])
     expected = case["expect"].get("tensor")
     refusal = next((text for start, text in REFUSED.items() if case["id"].startswith(start)), "")
@@ -85,15 +85,15 @@ def test_tensorflow_reads_the_same(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case["id"])
-def test_tensorflow_writes_the_same(case: dict[str, Any]) -> None:
-    result = case["tensor"]
-    datatype, proto = DATATYPES_BY_NAME[result["dtype"]], base64.b64decode(case["proto_b64"])
-    data = base64.b64decode(result["data_b64"])
+def test_tensors_are_written_as_by_tensorflow(case: dict[str, Any]) -> None:
+    expected = case["tensor"]
+    datatype, proto = DATATYPES_BY_NAME[expected["dtype"]], base64.b64decode(case["proto_b64"])
+    data = base64.b64decode(expected["data_b64"])
     assert bytes(read(proto).data) == data
     contents = "typed" if ".field." in case["id"] else "raw"
     if datatype is Datatype.BYTES and contents == "raw":
         contents, proto = "typed", b""  # clients do not read strings in tensor_content
-    ours = written(Tensor("x", datatype, tuple(result["shape"]), data), contents)
+    ours = written(Tensor("x", datatype, tuple(expected["shape"]), data), contents)
     assert not proto or ours == proto
     assert b"".join(tensor_parts(read(ours), contents)) == ours
 
@@ -144,7 +144,7 @@ def test_elements_are_counted_before_they_are_allocated(message: bytes) -> None:
     assert time.process_time() - started < 0.5
 
 
-def test_the_limit_is_that_of_the_message() -> None:
+def test_the_size_limit_is_for_all_tensors_of_a_message() -> None:
     reader = TensorProtoReader(Limits(body=1000), FieldBudget(100))
     message = memoryview(proto("DT_FLOAT", 100, float_val=[1]))
     assert len(reader.read("a", message).data) == 400
@@ -196,7 +196,7 @@ def test_the_event_loop_reads_tensors_up_to_its_limits() -> None:
 
 
 @pytest.mark.no_cover
-def test_values_with_a_field_of_their_own_are_bounded() -> None:
+def test_the_number_of_unpacked_values_is_bounded() -> None:
     count = MAX_BYTES_ELEMENTS + 1
     with raises_kind(Kind.TOO_LARGE, "tensor 'x': .*the limit"):
         read(proto("DT_FLOAT", 1) + b"\x2d\0\0\0\0" * count)

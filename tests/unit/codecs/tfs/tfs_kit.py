@@ -9,7 +9,7 @@ from infergate.core.messages import InferRequest, InferResponse
 SELECTORS = ("signature_name", "version_label")
 
 
-def carried_value(value: Any) -> Any:
+def round_trip(value: Any) -> Any:
     """Return the part of ``value`` that a message of either API, gRPC or REST, can express."""
     match value:
         case messages.ServerLiveRequest():
@@ -19,9 +19,9 @@ def carried_value(value: Any) -> Any:
         case messages.ModelMetadata():
             return replace(value, versions=("1",), platform="tensorflow_serving")
         case InferRequest():
-            kept = {name: value.parameters[name] for name in SELECTORS if name in value.parameters}
+            parameters = {k: v for k, v in value.parameters.items() if k in SELECTORS}
             outputs = tuple(messages.RequestedOutput(output.name) for output in value.outputs)
-            return replace(value, id="", parameters=kept, outputs=outputs)
+            return replace(value, id="", parameters=parameters, outputs=outputs)
         case InferResponse():
             return replace(value, id="", parameters={})
     return value

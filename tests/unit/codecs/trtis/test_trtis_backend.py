@@ -296,7 +296,7 @@ def output(**fields: Any) -> dict[str, Any]:
 
 
 RAW = output(raw={"dims": [2], "batch_byte_size": 8})
-TOP = output(batch_classes=[{"cls": [{"idx": 1, "value": 0.7, "label": "dog"}]}])
+CLASSES_OUTPUT = output(batch_classes=[{"cls": [{"idx": 1, "value": 0.7, "label": "dog"}]}])
 
 
 def response_pair(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) -> tuple[Any, Any]:
@@ -360,7 +360,7 @@ def test_the_response_has_the_requests_id() -> None:
         ([output()], b"", "output 'OUTPUT0' has no raw data"),
         ([RAW, RAW], bytes(8), "occurs twice"),
         ([{**RAW, "name": "X"}], bytes(8), "output 'X' was not requested"),
-        ([TOP], b"", "output 'OUTPUT0' has no raw data"),
+        ([CLASSES_OUTPUT], b"", "output 'OUTPUT0' has no raw data"),
         ([], b"", "it has no output 'OUTPUT0'"),
         ([output(raw={"dims": [0]})] * 1025, b"", "1025 outputs; the limit is 1024"),
     ],
@@ -371,12 +371,12 @@ def test_invalid_outputs(outputs: list[dict[str, Any]], raw: bytes, expected: st
         assert expected in public
 
 
-def test_another_batch() -> None:
+def test_a_wrong_batch_size_is_refused() -> None:
     error = error_texts(response_pair([RAW], bytes(8), batch=2), simple(), SIMPLE)
     assert error == ["the backend's response is invalid: it has batch size 2, not 1"] * 2
 
 
-def test_raw_output_entries_are_in_output_order() -> None:
+def test_surplus_raw_output_entries_are_refused() -> None:
     _, call = response_pair([RAW], bytes(8), bytes(8))
     with pytest.raises(GatewayError, match="2 raw_output entries for 1 outputs"):
         GRPC_CODEC.parse_response(call, REQUEST, DEFAULT_LIMITS, NOBATCH)
@@ -390,7 +390,7 @@ CLASSIFIED = InferRequest(
 
 
 def test_classes() -> None:
-    (result,) = parse(response_pair([TOP], b""), CLASSIFIED, CLASSIFY).outputs
+    (result,) = parse(response_pair([CLASSES_OUTPUT], b""), CLASSIFIED, CLASSIFY).outputs
     classes = pack_bytes([b"0.700000:1:dog"])
     assert result == Tensor("OUTPUT0", Datatype.BYTES, (1, 1), classes)
 
@@ -414,7 +414,7 @@ def test_too_many_classes() -> None:
 
 def test_classes_only_in_the_trailer() -> None:
     without_classes, _ = response_pair([output()], b"")
-    _, full = response_pair([TOP], b"")
+    _, full = response_pair([CLASSES_OUTPUT], b"")
     header = pb.InferResponse.FromString(join_parts(full.message)).meta_data
     without_classes.body = [header.SerializeToString()]
     result = HTTP_CODEC.parse_response(without_classes, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
@@ -440,13 +440,13 @@ TWO_OUTPUTS = replace(
 )
 
 
-def test_a_long_binary_header_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_header_is_read_from_the_binary_trailer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsing text takes 1 ms per KiB, so a helper parses headers that are not cached."""
     wire, call = response_pair(
         [output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS
     )
-    (result,) = wire.headers["nv-inferresponse"].splitlines()
-    assert len(result) > 50_000
+    (line,) = wire.headers["nv-inferresponse"].splitlines()
+    assert len(line) > 50_000
     header = pb.InferResponse.FromString(join_parts(call.message)).meta_data.SerializeToString()
     wire.body = [bytes(8 * ROWS), header]
 
@@ -557,7 +557,7 @@ def test_an_error_with_http_200() -> None:
         (77, "x", Kind.BACKEND_ERROR),
     ],
 )
-def test_codes(code: int, text: str, kind: Kind) -> None:
+def test_status_codes_become_error_kinds(code: int, text: str, kind: Kind) -> None:
     message = pb.InferResponse(request_status={"code": code, "msg": text})
     error = grpc_error(RpcResponse((message.SerializeToString(),)))
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
@@ -565,7 +565,7 @@ def test_codes(code: int, text: str, kind: Kind) -> None:
 
 
 def test_retry_after() -> None:
-    """A proxy in front of the server, or another gateway, may send such errors."""
+    """A proxy in front of the server, or another gateway, may send Retry-After."""
     headers = {"retry-after": "7"}
     proxy_error = http_error(503, {"Retry-After": "7"}, b"busy")
     server_error = http_error(400, {**headers, "nv-status": 'code: UNAVAILABLE msg: "busy"'})
@@ -685,7 +685,7 @@ def test_the_model_configuration_comes_from_the_status() -> None:
 
 
 @pytest.mark.no_cover
-def test_an_expensive_configuration_is_omitted() -> None:
+def test_an_expensive_configuration_is_rejected() -> None:
     """An input of the sequencer takes two bytes. As plain values, it would take hundreds of
     bytes."""
     status = pb.ServerStatus()
@@ -698,7 +698,7 @@ def test_an_expensive_configuration_is_omitted() -> None:
             assert "of model 'm' is too long" in error.public
 
 
-def test_an_invalid_status_header() -> None:
+def test_an_unreadable_status_is_refused() -> None:
     wire = HttpResponse(200, {"nv-status": STATUS}, (b"\xff",))
     with pytest.raises(GatewayError, match="the backend's status cannot be parsed"):
         HTTP_CODEC.parse_response(wire, ServerMetadataRequest(), DEFAULT_LIMITS)

@@ -28,8 +28,8 @@ from infergate.testing.vectors import body_of, completed, with_body
 PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
 
 
-def carried_value(value: Any) -> Any:
-    """Return ``value`` as the legacy API carries it: without unknown parameters and textual ids."""
+def round_trip(value: Any) -> Any:
+    """Return ``value`` after a round trip over the legacy API, which lacks some of the fields."""
     match value:
         case messages.ServerMetadataRequest() | messages.ModelIndexRequest():
             return messages.ServerStatusRequest()
@@ -40,11 +40,11 @@ def carried_value(value: Any) -> Any:
         case ModelMetadata():
             return replace(value, max_batch_size=0)
         case InferRequest():
-            # a request for all outputs lists each of them
+            # a request for all outputs lists each output
             outputs = value.outputs or (messages.RequestedOutput("VECTOR"),)
             return replace(value, id="", parameters={}, outputs=outputs)
         case InferResponse():
-            # two of three outputs are requested
+            # the sample request names two of the three outputs
             return replace(value, parameters={}, outputs=value.outputs[:2])
     return value
 
@@ -81,7 +81,7 @@ def status(model: ModelMetadata, *versions: ModelIndexEntry) -> messages.ServerS
     "options", [{}, {"level": "1.15", "server_id": "inference:0", "data_type": True}], ids=len
 )
 def test_contract(plugin: CodecPlugin, options: dict[str, Any]) -> None:
-    check_codec(plugin, options=options, round_trip=carried_value, server_response=status_response)
+    check_codec(plugin, options=options, round_trip=round_trip, server_response=status_response)
 
 
 @PLUGINS
@@ -154,7 +154,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
             count = draw(st.integers(1, 4))
             requests.append(messages.RequestedOutput(output.name, {"classification": count}))
             rows = 1 if batch is None else batch
-            kind = OF_INTEGERS if output.datatype in INTEGERS else OF_FLOATS
+            kind = INTEGER_CLASSES if output.datatype in INTEGERS else FLOAT_CLASSES
             classes = pack_bytes(draw(st.lists(kind, min_size=rows, max_size=rows)))
             shape = (1,) if batch is None else (batch, 1)
             outputs[index] = Tensor(output.name, Datatype.BYTES, shape, classes)
@@ -181,8 +181,8 @@ def classes(*values: str) -> st.SearchStrategy[bytes]:
     )
 
 
-OF_INTEGERS = classes("0", "-3", "16777216", "10000000000")
-OF_FLOATS = classes("0.500000", "-3.000000", "1e-10", "0.33333334", "nan", "inf")
+INTEGER_CLASSES = classes("0", "-3", "16777216", "10000000000")
+FLOAT_CLASSES = classes("0.500000", "-3.000000", "1e-10", "0.33333334", "nan", "inf")
 
 
 @PLUGINS
@@ -254,7 +254,7 @@ def test_corrupted_messages(
 
 @PLUGINS
 @given(st.binary(max_size=60), st.sampled_from(["Status", "Health", "Infer", "X", "Repository"]))
-def test_any_bytes(plugin: CodecPlugin, data: bytes, method: str) -> None:
+def test_any_bytes_are_parsed_or_refused(plugin: CodecPlugin, data: bytes, method: str) -> None:
     codec = plugin.create({})
     operation = messages.ServerStatusRequest()
     wire = with_body(codec.build_request(operation, GENERIC), (data,))
@@ -274,7 +274,7 @@ SEGMENTS = [
     st.lists(st.sampled_from(SEGMENTS), max_size=7),
     st.dictionaries(st.sampled_from(["nv-inferrequest", "accept"]), st.text(max_size=20)),
 )
-def test_any_path(method: str, segments: list[str], headers: dict[str, str]) -> None:
+def test_errors_for_any_path(method: str, segments: list[str], headers: dict[str, str]) -> None:
     codec = HTTP.create({})
     wire = replace(
         codec.build_request(messages.ServerStatusRequest(), GENERIC),

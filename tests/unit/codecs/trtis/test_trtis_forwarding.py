@@ -144,7 +144,7 @@ def test_a_cached_header_gives_the_same_response(
     assert pipeline.full_checks == 1
 
 
-def test_names_rewritten_by_the_route(pipeline: Pipeline) -> None:
+def test_names_are_rewritten_as_in_a_translation(pipeline: Pipeline) -> None:
     for id_ in ("1", "2"):
         inference = request(id_)
         response = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
@@ -173,7 +173,7 @@ def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> Non
             pipeline.validate(with_data(wire, bytes(size)), model)
 
 
-def test_a_cached_response_header_with_other_data(pipeline: Pipeline) -> None:
+def test_a_cached_response_header_with_other_data_is_refused(pipeline: Pipeline) -> None:
     inference = request(outputs=(RequestedOutput("SUM"),))
     response = pipeline.respond(inference, ("SUM",), WORDS)
     pipeline.forward(inference, response)
@@ -208,9 +208,9 @@ def test_the_cache_is_bounded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatc
     for length in range(9):
         words = [b"x" * length, b""]
         inference = request(words=words)
-        for more in range(5):
+        for size in range(5):
             pipeline.forward(
-                inference, pipeline.respond(inference, ("SUM", "WORDS"), [b"y" * more, b""])
+                inference, pipeline.respond(inference, ("SUM", "WORDS"), [b"y" * size, b""])
             )
     entries = pipeline.codec._header_cache._entries
     assert 0 < len(entries) <= 4

@@ -443,7 +443,7 @@ def test_only_versions_that_are_int64_are_written(version: str, field: str) -> N
     assert header.startswith(f'model_name: "classify" {field}batch_size: 1 output')
 
 
-def test_values_that_the_api_cannot_represent() -> None:
+def test_responses_that_the_api_cannot_express() -> None:
     with pytest.raises(GatewayError, match="API cannot express ServerMetadata"):
         HTTP.create({}).build_response(
             ServerMetadata("a", "b"), ParsedRequest(ServerReadyRequest())

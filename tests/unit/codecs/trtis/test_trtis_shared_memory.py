@@ -1,5 +1,5 @@
-"""The captured shared memory exchanges, in order and with real regions, get the real server's
-responses. Other tests check requests to servers that read regions themselves."""
+"""Captured shared memory exchanges, with real regions, get the real server's responses. Requests to
+servers that read regions themselves, and their responses, are built and parsed."""
 
 import os
 import re
@@ -34,9 +34,9 @@ from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 
 CAPTURED = "trtisgold"
 KEY = f"ig{os.getpid():07d}"[-len(CAPTURED) :]
-"""The name of the test's shared memory, as long as the captured name."""
+"""The key of the test's regions. It has the length of the captured key, which it replaces."""
 CALL = RequestContext("test")
-OF_MEMORY = re.compile(r"\d+_shm_")
+SHARED_MEMORY_CASE = re.compile(r"\d+_shm_")
 
 
 @pytest.fixture(autouse=True)
@@ -73,10 +73,10 @@ def with_test_key(text: str) -> str:
     return text.replace(CAPTURED, KEY)
 
 
-async def test_http(regions: dict[str, Path]) -> None:
+async def test_captured_http_exchanges_get_the_captured_responses(regions: dict[str, Path]) -> None:
     codec = HTTP_PLUGIN.create({"server_id": "trtis-gold"})
     memory = SharedMemory(DEFAULT_LIMITS, enabled=True)
-    cases = [case for case in HTTP if OF_MEMORY.match(case.name)]
+    cases = [case for case in HTTP if SHARED_MEMORY_CASE.match(case.name)]
     assert len(cases) == 14
     for case in cases:
         request = replace(case.request, path=with_test_key(case.request.path))
@@ -93,10 +93,10 @@ async def test_http(regions: dict[str, Path]) -> None:
             assert values[32:48].tolist() == list(range(1, 17))
 
 
-async def test_grpc(regions: dict[str, Path]) -> None:
+async def test_captured_grpc_exchanges_get_the_captured_responses(regions: dict[str, Path]) -> None:
     codec = GRPC_PLUGIN.create({"server_id": "trtis-gold"})
     memory = SharedMemory(DEFAULT_LIMITS, enabled=True)
-    cases = [case for case in GRPC if OF_MEMORY.match(case.name)]
+    cases = [case for case in GRPC if SHARED_MEMORY_CASE.match(case.name)]
     assert len(cases) == 8
     for case in cases:
         (request,) = case.requests
@@ -156,7 +156,7 @@ def test_names_that_cannot_be_in_a_path(name: str) -> None:
     [SYSTEM, CUDA, SharedMemoryUnregisterRequest("reg0"), SharedMemoryUnregisterRequest()],
     ids=lambda operation: type(operation).__name__,
 )
-def test_grpc_requests_equal_a_clients(operation: Operation) -> None:
+def test_grpc_requests_round_trip(operation: Operation) -> None:
     codec = GRPC_PLUGIN.create({})
     wire = codec.build_request(operation, GENERIC)
     assert isinstance(wire, RpcRequest)

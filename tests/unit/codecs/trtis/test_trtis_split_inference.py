@@ -48,13 +48,13 @@ def scanned_field(message: Buffer, number: int) -> bytes:
 
 def scanned_header(header: bytes) -> tuple[bytes, int]:
     """Return ``header`` without its id, and the id."""
-    kept, id_ = b"", 0
+    rest, id_ = b"", 0
     for field in scan_fields(header, 10_000):
         if field.number == 5 and field.wire_type == VARINT:
             id_ = read_varint(header, field.value_start, MAX_VARINT_BYTES)[0] % 2**64
         else:
-            kept += header[field.start : field.end]
-    return kept, id_
+            rest += header[field.start : field.end]
+    return rest, id_
 
 
 def scanned_request(message: bytes) -> Any:
@@ -122,7 +122,7 @@ def test_usual_messages_are_split() -> None:
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_vectors(message: bytes) -> None:
+def test_vectors_are_split_as_scanned(message: bytes) -> None:
     check(message)
 
 

@@ -25,7 +25,7 @@ HEADERS = [
     for name in KINDS
     if name in each.response.headers
 ]
-TRAILED = [
+WITH_TRAILER = [
     each
     for each in HTTP
     if "nv-inferresponse" in each.response.headers and b"model_name: " in each.response.body
@@ -36,7 +36,7 @@ INDEXES = [each for each in HTTP if each.response.body.startswith(b"models {")]
 
 def test_the_captures_contain_texts() -> None:
     assert len(HEADERS) > 180
-    assert len(TRAILED) > 40
+    assert len(WITH_TRAILER) > 40
     assert len(STATUSES) > 10
     assert INDEXES
 
@@ -46,7 +46,7 @@ def test_a_header_is_printed_as_captured(case: str, name: str, expected: str) ->
     assert text_format.to_line(text_format.parse(KINDS[name], expected)) == expected
 
 
-@pytest.mark.parametrize("case", TRAILED, ids=str)
+@pytest.mark.parametrize("case", WITH_TRAILER, ids=str)
 def test_a_trailer_is_printed_as_captured(case: Exchange) -> None:
     body = case.response.body
     text = body[body.index(b"model_name: ") :].decode()
@@ -161,7 +161,7 @@ HOSTILE = [
 def test_hostile_text_is_parsed_or_rejected_quickly(text: str) -> None:
     began = time.process_time()
     is_parsed(text)
-    assert time.process_time() - began < 10  # would take minutes
+    assert time.process_time() - began < 10  # a quadratic parser takes minutes
 
 
 WORDS = [
@@ -171,7 +171,7 @@ WORDS = [
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join))
-def test_any_text(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     is_parsed(text)
 
 

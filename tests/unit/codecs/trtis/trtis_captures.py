@@ -73,10 +73,10 @@ def _response(raw: bytes) -> Response:
 def known_fields(status: Any) -> Any:
     """Return a copy of ``status``, a ServerStatus, without the fields that a gateway cannot know:
     statistics, and settings that the metadata of a model does not contain."""
-    known = type(status)()
-    known.CopyFrom(status)
-    _clear(known, "uptime_ns", *(f"{name}_stats" for name in _STATISTICS))
-    for model in known.model_status.values():
+    copy = type(status)()
+    copy.CopyFrom(status)
+    _clear(copy, "uptime_ns", *(f"{name}_stats" for name in _STATISTICS))
+    for model in copy.model_status.values():
         config = model.config
         _clear(config, "version_policy", "instance_group", "default_model_filename")
         for tensor in (*config.input, *config.output):
@@ -86,7 +86,7 @@ def known_fields(status: Any) -> Any:
         for version in model.version_status.values():
             _clear(version, "infer_stats", "model_execution_count", "model_inference_count")
             version.ClearField("last_inference_timestamp_milliseconds")
-    return known
+    return copy
 
 
 _STATISTICS = ("health", "status", "model_control", "shm_control", "repository")

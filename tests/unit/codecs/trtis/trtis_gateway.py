@@ -1,6 +1,6 @@
 """A minimal gateway that serves imitations of the captured models through a frontend codec.
 
-Routing and model control are simplified; tests/unit/gateway tests those of the real gateway.
+Routing and model control are simplified; tests/unit/gateway tests them in the real gateway.
 """
 
 from collections.abc import Callable, Mapping

@@ -72,9 +72,9 @@ def read(wire: RpcRequest) -> InferRequest:
     return operation
 
 
-def error_of(wire: RpcRequest | RpcResponse, act: Any, *arguments: Any) -> GatewayError | None:
+def error_of(wire: RpcRequest | RpcResponse, function: Any, *arguments: Any) -> GatewayError | None:
     try:
-        act(wire, *arguments)
+        function(wire, *arguments)
     except GatewayError as error:
         return error
     return None
@@ -177,11 +177,11 @@ def test_corrupted_responses_parse_or_are_garbage(data: st.DataObject) -> None:
     codec = data.draw(st.sampled_from((RAW, TYPED)))
     valid = bytes(join_parts(codec.build_response(response, ParsedRequest(REQUEST)).message))
     wire = RpcResponse((data.draw(corrupted_bytes(valid)),))
-    for act, arguments in (
+    for function, arguments in (
         (RAW.parse_response, (REQUEST, LIMITS)),
         (RAW.rewrite_response, (VALID, "other", "2", LIMITS)),
     ):
-        error = error_of(wire, act, *arguments)
+        error = error_of(wire, function, *arguments)
         assert error is None or error.kind is Kind.BACKEND_GARBAGE
 
 
@@ -262,7 +262,7 @@ def test_metadata_distinguishes_parameters_and_properties() -> None:
 # ---- limits
 
 
-def test_mlservers_spelling_of_a_state() -> None:
+def test_mlservers_spelling_of_a_state_is_read() -> None:
     message = pb.RepositoryIndexResponse(models=[{"name": "m", "state": "State.READY"}])
     wire = RpcResponse((message.SerializeToString(),))
     index = RAW.parse_response(wire, messages.ModelIndexRequest(), DEFAULT_LIMITS)
@@ -281,9 +281,9 @@ def test_the_number_of_tensors_is_limited() -> None:
 def test_classification_needs_a_class_count() -> None:
     output = messages.RequestedOutput("Y", {"classification": 0})
     wire = RAW.build_request(InferRequest("m", outputs=(output,)), GENERIC)
-    for act in (RAW.parse_request, RAW.validate):
+    for check in (RAW.parse_request, RAW.validate):
         with raises_kind(Kind.BAD_REQUEST, match="'Y'"):
-            act(wire, LIMITS)
+            check(wire, LIMITS)
 
 
 def test_an_empty_shape_in_typed_contents_holds_one_element() -> None:
@@ -361,7 +361,7 @@ def test_a_response_has_the_clients_model_name() -> None:
     assert (message.model_name, message.model_version, message.id) == ("mine", "7", "id")
 
 
-def test_an_id_the_backend_did_not_return_is_returned() -> None:
+def test_the_clients_id_is_added_to_a_response_without_an_id() -> None:
     rewritten = RAW.rewrite_response(backend_response(), VALID, "", "", LIMITS)
     message = response_message(rewritten)
     assert (message.model_name, message.model_version, message.id) == ("m", "1", "id")

@@ -15,7 +15,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("kind", "text"), TEXTS)
-def test_kinds(kind: str, text: str) -> None:
+def test_the_kind_of_each_error_text(kind: str, text: str) -> None:
     assert kind_of(text, "i") is Kind[kind]
 
 

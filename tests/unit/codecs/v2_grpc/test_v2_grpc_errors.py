@@ -47,7 +47,7 @@ def test_each_error_kind_has_its_status_code(kind: Kind) -> None:
         (Kind.INTERNAL, 13),
     ],
 )
-def test_codes_equal_grpcs(kind: Kind, code: int) -> None:
+def test_codes_equal_the_numbers_of_grpc(kind: Kind, code: int) -> None:
     assert CODE_BY_KIND[kind] == code
 
 
@@ -85,16 +85,16 @@ def test_invalid_unicode_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("code", range(1, 18))
-@pytest.mark.parametrize("act", [CODEC.parse_response, rewrite_response])
-def test_a_backends_status_is_relayed(code: int, act: Any) -> None:
+@pytest.mark.parametrize("read", [CODEC.parse_response, rewrite_response])
+def test_a_backends_status_is_relayed(code: int, read: Any) -> None:
     wire = RpcResponse(code=code, details="model broke")
     with raises_kind(KIND_BY_CODE.get(code, Kind.BACKEND_ERROR)) as caught:
-        act(wire, InferRequest("m"), DEFAULT_LIMITS)
+        read(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.public == "model broke"
     assert caught.value.origin is Origin.BACKEND
 
 
-@pytest.mark.parametrize("act", [CODEC.parse_response, rewrite_response])
+@pytest.mark.parametrize("read", [CODEC.parse_response, rewrite_response])
 @pytest.mark.parametrize(
     ("details", "kind"),
     [
@@ -108,10 +108,10 @@ def test_a_backends_status_is_relayed(code: int, act: Any) -> None:
     ],
 )
 def test_a_message_too_large_for_the_backend_is_resource_exhausted(
-    details: str, kind: Kind, act: Any
+    details: str, kind: Kind, read: Any
 ) -> None:
     with raises_kind(kind) as caught:
-        act(RpcResponse(code=8, details=details), InferRequest("m"), DEFAULT_LIMITS)
+        read(RpcResponse(code=8, details=details), InferRequest("m"), DEFAULT_LIMITS)
     error = CODEC.build_error(caught.value, None)
     assert error.code == (8 if kind is Kind.TOO_LARGE else 14)
 
@@ -132,6 +132,6 @@ def test_operations_that_the_protocol_does_not_have_are_unsupported() -> None:
         CODEC.build_request(ServerStatusRequest(), GENERIC)
 
 
-def test_an_unknown_option_is_an_error() -> None:
+def test_an_unknown_option_value_is_an_error() -> None:
     with pytest.raises(ValueError, match="contents is 'json'"):
         PLUGIN.create({"contents": "json"})

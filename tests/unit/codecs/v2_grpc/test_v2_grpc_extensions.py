@@ -132,7 +132,7 @@ def test_unrepresentable_parameters_are_rejected(value: Any) -> None:
 @pytest.mark.parametrize(
     "message", [b"", b"\xff", b"\x0a\x05m", b"\x12\x02\xff\xfe", b"\x12\x01m" * 5000]
 )
-def test_bad_messages(method: str, message: bytes) -> None:
+def test_malformed_messages_are_refused(method: str, message: bytes) -> None:
     wire = RpcRequest(SERVICE + method, [message])
     if method == "RepositoryModelUnload" and len(message) > 10:
         return  # short enough to be parsed completely

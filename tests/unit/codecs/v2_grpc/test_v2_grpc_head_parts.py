@@ -37,7 +37,7 @@ def plain(request: InferRequest) -> InferRequest:
 
 
 @given(infer_requests(frozenset(Datatype)))
-def test_request_heads_equal_protobufs(message: InferRequest) -> None:
+def test_request_heads_equal_the_runtimes_heads(message: InferRequest) -> None:
     for request in (message, plain(message), plain(message)):
         head = infer_request._message_head(request)
         for tensor in request.inputs:
@@ -47,7 +47,7 @@ def test_request_heads_equal_protobufs(message: InferRequest) -> None:
 
 
 @given(infer_responses(frozenset(Datatype)))
-def test_response_heads_equal_protobufs(message: InferResponse) -> None:
+def test_response_heads_equal_the_runtimes_heads(message: InferResponse) -> None:
     outputs = tuple(replace(each, parameters=NO_PARAMETERS) for each in message.outputs)
     simple = replace(message, parameters=NO_PARAMETERS, outputs=outputs)
     for response in (message, simple, simple):

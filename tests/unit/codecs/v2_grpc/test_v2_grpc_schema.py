@@ -14,7 +14,7 @@ from infergate.codecs.protos import SCHEMA, ProtoSchema
 ROOT = Path(__file__).resolve().parents[4]
 COMMITTED = ROOT / "src/infergate/codecs/protos/schema.binpb"
 
-BOTH = """
+IMPORT_SCRIPT = """
 import numpy as np
 {imports}
 from infergate.codecs.v2_grpc.messages import ModelInferRequest as ours
@@ -46,39 +46,39 @@ def test_committed_descriptor_is_a_fresh_compile(tmp_path: Path) -> None:
     "imports", [f"{INFERGATE}\n{TRITONCLIENT}", f"{TRITONCLIENT}\n{INFERGATE}"]
 )
 def test_modules_can_be_imported_in_either_order(imports: str) -> None:
-    assert run("-W", "error", "-c", BOTH.format(imports=imports)) == "both\n"
+    assert run("-W", "error", "-c", IMPORT_SCRIPT.format(imports=imports)) == "both\n"
 
 
-def compare(own: Any, triton: Any) -> int:
-    """Return how many fields of ``own`` equal the field of the same number in ``triton``."""
+def compare(declared: Any, triton: Any) -> int:
+    """Check that the fields of ``declared`` equal those of ``triton``, and return their number."""
     count = 0
     triton_fields = {field.number: field for field in triton.fields}
-    for field in own.field:
+    for field in declared.field:
         if (triton.name, field.number) in {("ModelMetadataResponse", 6), ("TensorMetadata", 4)}:
             continue  # not in Triton's schema
         assert triton_fields[field.number].name == field.name, triton.name
         assert triton_fields[field.number].type == field.type, triton.name
         count += 1
-    for nested in own.nested_type:
+    for nested in declared.nested_type:
         if nested.name in triton.nested_types_by_name:
             count += compare(nested, triton.nested_types_by_name[nested.name])
     return count
 
 
 KSERVE_MESSAGES = ("KServeModelRequest", "KServeModelResponse")
-"""Messages of other servers that differ from Triton's."""
+"""Messages of other servers, which differ from Triton's messages."""
 
 
-def test_fields_equal_tritons() -> None:
+def test_fields_equal_tritons_fields() -> None:
     (raw,) = SCHEMA.files_by_symbol("inference.GRPCInferenceService")
     file = descriptor_pb2.FileDescriptorProto.FromString(raw)
-    own = [message for message in file.message_type if message.name not in KSERVE_MESSAGES]
+    declared = [message for message in file.message_type if message.name not in KSERVE_MESSAGES]
     triton = {
         **service_pb2.DESCRIPTOR.message_types_by_name,
         **model_config_pb2.DESCRIPTOR.message_types_by_name,
     }
-    assert {message.name for message in own} <= set(triton)
-    assert sum(compare(message, triton[message.name]) for message in own) > 300
+    assert {message.name for message in declared} <= set(triton)
+    assert sum(compare(message, triton[message.name]) for message in declared) > 300
 
 
 def test_schema_finds_files_with_their_imports() -> None:

@@ -116,7 +116,7 @@ def test_errors_are_sent_in_the_stream_or_end_it(kind: Kind) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_every_message_parses_or_has_an_error(data: bytes) -> None:
+def test_the_error_for_any_request_bytes_is_a_stream_message(data: bytes) -> None:
     wire = RpcRequest(STREAM, (data,))
     error = stream_message(TRITON.build_stream_error(GatewayError(Kind.INTERNAL, "no"), wire))
     assert error.error_message == "no"

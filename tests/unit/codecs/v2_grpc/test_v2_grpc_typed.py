@@ -190,9 +190,9 @@ def test_bytes_elements_are_limited_over_all_tensors(
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ServerLive", "RepositoryIndex"])
 def test_requests_other_than_inferences_have_a_size_limit(method: str) -> None:
     wire = RpcRequest(f"/inference.GRPCInferenceService/{method}", (b"\x7a\x00" * 40_000,))
-    for act in (CODEC.summarize, lambda wire: CODEC.parse_request(wire, DEFAULT_LIMITS)):
+    for read_request in (CODEC.summarize, lambda wire: CODEC.parse_request(wire, DEFAULT_LIMITS)):
         with raises_kind(Kind.TOO_LARGE):
-            act(wire)
+            read_request(wire)
 
 
 def test_a_response_with_more_elements_than_the_shape_is_refused() -> None:
@@ -200,11 +200,11 @@ def test_a_response_with_more_elements_than_the_shape_is_refused() -> None:
     body += contents_field(field_prefix(3, 400_000) + b"\1" * 400_000)
     wire = RpcResponse((field_prefix(5, len(body)) + body,))
 
-    def act() -> None:
+    def check() -> None:
         with raises_kind(Kind.BACKEND_GARBAGE, match=r"'Y'.* holds 400000"):
             CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
 
-    assert peak_bytes(act) < 2.5 * len(body)
+    assert peak_bytes(check) < 2.5 * len(body)
 
 
 @pytest.mark.no_cover
@@ -223,10 +223,10 @@ def test_typed_elements_take_up_to_eight_times_their_bytes(datatype: str, elemen
         elements = field_prefix(FORMS[Datatype(datatype)].number, len(elements)) + elements
     data = message(contents_field(elements), shape=count, datatype=datatype)
 
-    def act() -> None:
+    def check() -> None:
         assert read(data)
 
-    assert peak_bytes(act) < 8.5 * len(data) + MIB
+    assert peak_bytes(check) < 8.5 * len(data) + MIB
 
 
 # ---- agreement with the protobuf runtime
@@ -278,7 +278,7 @@ def test_bytes_in_any_pieces(lists: list[list[bytes]]) -> None:
 
 @pytest.mark.parametrize("count", [1, varints._SLICE, 3 * varints._SLICE + 1])
 @pytest.mark.parametrize("largest", [1, 2**7, 2**21 + 5, 2**63, 2**64 - 1])
-def test_long_lists_of_varints(count: int, largest: int) -> None:
+def test_long_lists_of_varints_are_read(count: int, largest: int) -> None:
     values = [(index * 7919) % largest if index % 3 else largest for index in range(count)]
     packed = pb.InferTensorContents(uint64_contents=values).SerializeToString()
     (field,) = scan_fields(packed, 1)

@@ -98,10 +98,10 @@ def fields_of(message: Sequence[Any]) -> Any:
     return result
 
 
-def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of ``act`` in a comparable form, or its error."""
+def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of ``function`` in a comparable form, or its error."""
     try:
-        result = act(*arguments)
+        result = function(*arguments)
     except GatewayError as error:
         return (error.kind, error.public, error.detail, error.origin)
     if isinstance(result, InferRequest | InferResponse):
@@ -155,15 +155,15 @@ def response_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any
     ],
 )
 @both_limits
-def test_the_vectors_requests(message: bytes, limits: Limits) -> None:
+def test_requests_of_vectors(message: bytes, limits: Limits) -> None:
     expected = request_outcomes(SLOW, message, limits)
-    for _ in range(3):  # the second fills the cache, the third uses it
+    for _ in range(3):  # the second round fills the cache
         assert request_outcomes(FAST, message, limits) == expected
 
 
 @pytest.mark.parametrize("message", RESPONSES)
 @both_limits
-def test_the_vectors_responses(message: bytes, limits: Limits) -> None:
+def test_responses_of_vectors(message: bytes, limits: Limits) -> None:
     expected = response_outcomes(SLOW, message, limits)
     for _ in range(3):
         assert response_outcomes(FAST, message, limits) == expected
@@ -340,7 +340,7 @@ def test_a_head_that_was_not_validated_gets_the_full_check_later() -> None:
 # ---- bounds
 
 
-def test_an_output_in_shared_memory_is_reported_each_time() -> None:
+def test_a_request_for_an_output_in_shared_memory_is_never_passed_through() -> None:
     message = request(*RAW)
     message.outputs.add(name="Y").parameters["shared_memory_region"].string_param = "r"
     codec = V2Grpc()
@@ -349,7 +349,7 @@ def test_an_output_in_shared_memory_is_reported_each_time() -> None:
         assert codec.rewrite_request(wire, "m", "", GENERIC) is None
 
 
-def flood(fields: dict[str, Any], count: int, *, validates: bool = True) -> int:
+def cached_bytes(fields: dict[str, Any], count: int, *, validates: bool = True) -> int:
     """Return the bytes that a codec caches after ``count`` distinct heads with ``fields``."""
     codec = V2Grpc()
     before = package_size("codecs", codec)
@@ -394,8 +394,8 @@ def test_a_message_with_a_long_id_gets_the_full_check() -> None:
 @pytest.mark.parametrize("fields", HEADS.values(), ids=HEADS.keys())
 def test_a_flood_of_heads_stays_within_the_limit(fields: dict[str, Any]) -> None:
     count = 90 if fields else 3000
-    assert flood(fields, count) < MAX_WEIGHT
-    assert flood(fields, count, validates=False) < MAX_WEIGHT
+    assert cached_bytes(fields, count) < MAX_WEIGHT
+    assert cached_bytes(fields, count, validates=False) < MAX_WEIGHT
 
 
 def test_a_head_seen_once_is_not_cached() -> None:

@@ -112,11 +112,10 @@ def test_json_floats_round_trip_except_nan_payloads(tensor: Tensor) -> None:
 @given(strategies.infer_requests(), st.sampled_from([TRITON, GENERIC]), st.data())
 def test_corrupted_requests(request: InferRequest, profile: Profile, data: st.DataObject) -> None:
     assume_representable(request)
-    unrepresentable = error_of(lambda: CODEC.build_request(request, profile))
-    if unrepresentable is not None:
-        assert (
-            unrepresentable.kind is Kind.UNSUPPORTED
-        )  # BYTES that are not UTF-8, to a server without binary data
+    build_error = error_of(lambda: CODEC.build_request(request, profile))
+    if build_error is not None:
+        # a server without binary data cannot receive BYTES that are not UTF-8
+        assert build_error.kind is Kind.UNSUPPORTED
         return
     wire = CODEC.build_request(request, profile)
     corrupted = data.draw(strategies.corrupted_bytes(body(wire)))
@@ -167,11 +166,11 @@ def test_corrupted_responses(response: InferResponse, binary: bool, data: st.Dat
     parsed = ParsedRequest(InferRequest("m"), BINARY if binary else None)
     wire = CODEC.build_response(response, parsed)
     corrupted = HttpResponse(200, wire.headers, [data.draw(strategies.corrupted_bytes(body(wire)))])
-    for act in (
+    for read in (
         lambda: read_response(corrupted),
         lambda: CODEC.rewrite_response(corrupted, post(""), "new", "2", DEFAULT_LIMITS),
     ):
-        error = error_of(act)
+        error = error_of(read)
         assert error is None or error.kind in (Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR)
 
 

@@ -65,8 +65,8 @@ def test_float_bounds(datatype: str, max_value: str, too_large: str) -> None:
 @example([1.00390625, 1.0039062500000002, 1.01171875, 1.0117187499999998, 1e-40, 5e-324])  # ties
 def test_bf16_is_rounded_once(values: list[float]) -> None:
     bits = ROUND[Datatype.BF16](np.array(values))
-    for value, got in zip(values, float32_from_bf16(bits).tolist(), strict=True):
-        assert got == nearest_bf16(value)
+    for value, actual in zip(values, float32_from_bf16(bits).tolist(), strict=True):
+        assert actual == nearest_bf16(value)
 
 
 def nearest_bf16(value: float) -> float:
@@ -184,13 +184,13 @@ def test_non_finite_floats(datatype: str, non_finite: str, expected: bytes) -> N
         (Datatype.FP64, np.empty((0, 2)), b"[]"),
     ],
 )
-def test_floats_are_written_in_the_fewest_digits(
+def test_elements_are_written_in_the_fewest_digits(
     datatype: Datatype, array: Any, expected: bytes
 ) -> None:
     assert write_data(tensor_from_array("Y", datatype, array)) == expected
 
 
-def test_unaligned_data() -> None:
+def test_unaligned_data_is_written() -> None:
     data = memoryview(b"\0" + np.array([1.5, 2.5]).tobytes())[1:]
     assert write_data(Tensor("Y", Datatype.FP64, (2,), data)) == b"[1.5,2.5]"
 

@@ -1,5 +1,5 @@
-"""Repository, configuration, statistics and settings: paths, bodies and servers' responses, besides
-those of the vectors."""
+"""Repository, configuration, statistics and settings: paths, bodies and servers' responses that the
+vectors do not contain."""
 
 import json
 from typing import Any
@@ -111,7 +111,7 @@ def test_requests(wire: HttpRequest, operation: Operation) -> None:
         (post("", "/v2/repository/models//load"), "no such path", Kind.NOT_FOUND),
     ],
 )
-def test_wrong_requests(wire: HttpRequest, expected: str, kind: Kind) -> None:
+def test_wrong_requests_are_refused(wire: HttpRequest, expected: str, kind: Kind) -> None:
     refused(wire, expected, kind=kind)
 
 

@@ -25,8 +25,8 @@ def rewrite(
     return CODEC.rewrite_response(wire, request, model, version, DEFAULT_LIMITS)
 
 
-def request_for(identity: str, more: str = "") -> HttpRequest:
-    return CODEC.validate(post(f'{{"id":"{identity}","inputs":[]{more}}}'), DEFAULT_LIMITS)
+def request_for(request_id: str, members: str = "") -> HttpRequest:
+    return CODEC.validate(post(f'{{"id":"{request_id}","inputs":[]{members}}}'), DEFAULT_LIMITS)
 
 
 def test_a_checked_request_is_pickled_without_the_state_of_its_codec() -> None:
@@ -102,8 +102,8 @@ def test_json_is_translated_if_the_server_requires_binary(datatype: str) -> None
     assert is_forwarded(text, TRITON, validate=False)
 
 
-def test_regions_are_compared_by_the_gateway() -> None:
-    """The gateway also compares regions for servers that accept only JSON."""
+def test_requests_with_shared_memory_are_not_passed_through() -> None:
+    """The gateway checks regions itself, also for servers that accept only JSON."""
     text = with_data("INT8", "").replace(
         '"data":[]', '"parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}'
     )
@@ -281,7 +281,7 @@ def test_the_response_id_is_the_clients_or_absent(
     assert body(rewrite(ok(text), "", "")) == text.encode()
 
 
-def test_bytes_that_are_not_utf8_are_written_like_in_a_translation() -> None:
+def test_bytes_that_are_not_utf8_are_written_as_in_a_translation() -> None:
     tensor = b'{"name":"Y","datatype":"BYTES","shape":[1],"data":["\xff"]}'
     text = b'{"model_name":"m","outputs":[%b]}' % tensor
     document = json.loads(body(rewrite(ok(text), request=request_for("i"))))

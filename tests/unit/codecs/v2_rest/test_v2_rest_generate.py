@@ -166,7 +166,7 @@ def test_unsupported_shapes(count: int, dimensions: tuple[int, ...]) -> None:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def events(*outputs: Tensor, verb: str = "generate", **fields: Any) -> bytes:
+def response_body(*outputs: Tensor, verb: str = "generate", **fields: Any) -> bytes:
     parsed = parsed_request({"text": "a"}, verb)
     build = CODEC.build_response if verb == "generate" else CODEC.build_stream_response
     response = build(InferResponse("m", "1", outputs=outputs, **fields), parsed)
@@ -182,7 +182,7 @@ def strings(*values: bytes) -> Tensor:
 
 
 def test_responses_are_ordered_by_name() -> None:
-    body = events(strings(b"hi"), floats(0.1, 2), id="i", parameters={"p": 1, "Z": True})
+    body = response_body(strings(b"hi"), floats(0.1, 2), id="i", parameters={"p": 1, "Z": True})
     assert body == (
         b'{"Z":true,"id":"i","model_name":"m","model_version":"1","out":"hi","p":1,"y":[0.1,2.0]}'
     )
@@ -202,16 +202,16 @@ def test_responses_are_ordered_by_name() -> None:
     ],
 )
 def test_a_single_element_is_not_a_list(tensor: Tensor, value: bytes) -> None:
-    assert events(tensor) == b'{"model_name":"m","model_version":"1","y":%b}' % value
+    assert response_body(tensor) == b'{"model_name":"m","model_version":"1","y":%b}' % value
 
 
 def test_bytes_that_are_not_text() -> None:
     with raises_kind(Kind.UNSUPPORTED, match="out"):
-        events(strings(b"\xff"))
+        response_body(strings(b"\xff"))
 
 
 def test_server_sent_events() -> None:
-    assert events(strings(), verb="generate_stream") == (
+    assert response_body(strings(), verb="generate_stream") == (
         b'data: {"model_name":"m","model_version":"1","out":[]}\n\n'
     )
     error = CODEC.build_stream_error(
@@ -335,7 +335,7 @@ def test_an_event_of_triton() -> None:
         (200, EVENT, b'{"model_name":5}', Kind.BACKEND_GARBAGE),
     ],
 )
-def test_other_responses(status: int, headers: dict[str, str], body: bytes, kind: Kind) -> None:
+def test_error_responses(status: int, headers: dict[str, str], body: bytes, kind: Kind) -> None:
     with raises_kind(kind):
         response_from(body, None, MODEL, status, headers)
 
@@ -397,7 +397,7 @@ INFER = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
         ("infer_stream", {"stream": False}, True, {"stream": False}),
     ],
 )
-def test_the_parameter_stream(
+def test_the_stream_parameter_and_infer_stream_request_a_stream(
     verb: str, parameters: dict[str, Any], streamed: bool, remaining: dict[str, Any]
 ) -> None:
     wire = post(json.dumps({**INFER, "parameters": parameters}), f"/v2/models/m/{verb}")
@@ -423,7 +423,7 @@ def test_a_streamed_response_is_always_json() -> None:
     )
 
 
-def test_a_raw_request_streamed() -> None:
+def test_a_raw_request_may_be_streamed() -> None:
     path = "/v2/models/m/infer_stream"
     wire = post(bytes(8), path, inference_header_content_length="0")
     partial = CODEC.parse_request(wire, DEFAULT_LIMITS)

@@ -56,10 +56,10 @@ def ok(text: bytes, data: bytes) -> HttpResponse:
     return HttpResponse(200, {LENGTH: str(len(text))}, (text + data,))
 
 
-def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of ``act`` in a comparable form, or its error."""
+def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of ``function`` in a comparable form, or its error."""
     try:
-        result = act(*arguments)
+        result = function(*arguments)
     except GatewayError as error:
         return (error.kind, error.public, error.detail, error.origin)
     if isinstance(result, ParsedRequest):
@@ -83,15 +83,15 @@ def response_outcomes(codec: V2RestCodec, wire: HttpResponse, limits: Limits = L
     return [outcome(codec.parse_response, wire, operation, limits) for operation in operations]
 
 
-def same(outcomes: Callable[..., list[Any]], wire: Any, limits: Limits = LIMITS) -> list[Any]:
+def check(outcomes: Callable[..., list[Any]], wire: Any, limits: Limits = LIMITS) -> list[Any]:
     """Return the outcomes of ``wire``, and check that they are the same without the cache."""
     expected = outcomes(SLOW, wire, limits)
-    for _ in range(3):  # the second fills the cache, the third uses it
+    for _ in range(3):  # the second round fills the cache
         assert outcomes(FAST, wire, limits) == expected
     return expected
 
 
-same_request, same_response = partial(same, request_outcomes), partial(same, response_outcomes)
+check_request, check_response = partial(check, request_outcomes), partial(check, response_outcomes)
 
 
 @given(infer_requests(), texts(), st.booleans(), st.data())
@@ -109,10 +109,10 @@ def test_generated_and_corrupted_requests(
     for each in (wire, *others):
         each.path, each.headers = PATH, {**each.headers, **headers}
         for limits in (LIMITS, NARROW):
-            same_request(each, limits)
+            check_request(each, limits)
         damaged = data.draw(corrupted_bytes(bytes(join_parts(each.body))))
-        same_request(replace(each, body=(damaged,)))
-        same_request(each)
+        check_request(replace(each, body=(damaged,)))
+        check_request(each)
 
 
 @given(infer_responses(), texts(), st.data())
@@ -130,10 +130,10 @@ def test_generated_and_corrupted_responses(
     for wire in messages:
         wire.headers = {name.lower(): value for name, value in wire.headers.items()}
         for limits in (LIMITS, NARROW):
-            same_response(wire, limits)
+            check_response(wire, limits)
         damaged = data.draw(corrupted_bytes(bytes(join_parts(wire.body))))
-        same_response(replace(wire, body=(damaged,)))
-        same_response(wire)
+        check_response(replace(wire, body=(damaged,)))
+        check_response(wire)
 
 
 # ---- cached heads
@@ -191,11 +191,11 @@ def test_a_cached_response_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_data_that_does_not_match_a_cached_head_is_rejected(data: bytes) -> None:
-    same_request(post(head(), DATA))
-    same_response(ok(head('"model_name":"m",', OUTPUTS), DATA))
+    check_request(post(head(), DATA))
+    check_response(ok(head('"model_name":"m",', OUTPUTS), DATA))
     for result in (
-        same_request(post(head(), data)),
-        same_response(ok(head('"model_name":"m",', OUTPUTS), data))[:2],
+        check_request(post(head(), data)),
+        check_response(ok(head('"model_name":"m",', OUTPUTS), data))[:2],
     ):
         assert all(type(each) is tuple for each in result), result
 
@@ -220,12 +220,12 @@ def test_data_that_does_not_match_a_cached_head_is_rejected(data: bytes) -> None
     ],
 )
 def test_ids_of_any_form(id_member: str) -> None:
-    same_request(post(head('"id":"1",'), DATA))
-    same_request(post(head(id_member), DATA))
-    same_request(post(head('"id":"2",'), DATA))
+    check_request(post(head('"id":"1",'), DATA))
+    check_request(post(head(id_member), DATA))
+    check_request(post(head('"id":"2",'), DATA))
     names = '"model_name":"m",'
-    same_response(ok(head(names + id_member, OUTPUTS), DATA))
-    same_response(ok(head(id_member, OUTPUTS), DATA))
+    check_response(ok(head(names + id_member, OUTPUTS), DATA))
+    check_response(ok(head(id_member, OUTPUTS), DATA))
 
 
 def test_an_id_is_found_only_in_the_outer_object() -> None:
@@ -263,13 +263,13 @@ def test_hostile_length_headers(length: str) -> None:
 def test_other_heads(rest: str) -> None:
     messages = [post(head(f'"id":"{number}",', rest), DATA) for number in (1, 2)]
     for wire in messages:
-        same_request(wire)
-    gzip = replace(messages[0], headers={**messages[0].headers, "accept-encoding": "gzip"})
-    same_request(gzip)
+        check_request(wire)
+    compressed = replace(messages[0], headers={**messages[0].headers, "accept-encoding": "gzip"})
+    check_request(compressed)
 
 
-def test_a_response_without_a_model_name_has_the_requests() -> None:
-    result = same_response(ok(head('"id":"1",', OUTPUTS), DATA))
+def test_a_response_without_a_model_name_has_the_requested_name() -> None:
+    result = check_response(ok(head('"id":"1",', OUTPUTS), DATA))
     assert '"other"' not in result[0]
 
 
@@ -347,6 +347,6 @@ def test_a_pickled_codec_has_an_empty_cache() -> None:
 
 
 def test_an_entry_is_not_used_under_other_limits() -> None:
-    same_request(post(head(), DATA))
-    result = same_request(post(head(), DATA), event_loop_limits(Limits(tensors=1)))
+    check_request(post(head(), DATA))
+    result = check_request(post(head(), DATA), event_loop_limits(Limits(tensors=1)))
     assert all("limit" in each[1] for each in result)

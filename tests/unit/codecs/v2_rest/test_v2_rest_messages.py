@@ -54,7 +54,7 @@ INFER = "/v2/models/m/infer"
 # ---- paths ------------------------------------------------------------------------------------
 
 
-def test_server_paths() -> None:
+def test_paths_select_the_operation() -> None:
     for path, operation in {
         "/v2": ServerMetadataRequest(),
         "/v2/": ServerMetadataRequest(),
@@ -107,7 +107,7 @@ def test_a_wrong_method_is_refused(method: str, path: str, allow: str) -> None:
     assert "allow" not in CODEC.build_error(error, get("/elsewhere")).headers
 
 
-def test_invalid_names_in_paths() -> None:
+def test_invalid_names_in_paths_are_refused() -> None:
     refused(get("/v2/models/%c3%28"), "UTF-8")
     refused(get("/v2/models/\udc80"), "UTF-8")
     refused(get("/v2/models/m/versions/%4"), "model version", "percent")
@@ -200,7 +200,7 @@ def test_health_of_backends(status: int, text: str, live: bool | Kind, model: bo
             ) == HealthStatus(ok=expected)
 
 
-def test_metadata_with_everything() -> None:
+def test_metadata_with_every_field_round_trips() -> None:
     tensor = TensorMetadata("x", "FP32", (-1, 2), {"content_type": "np"})
     model = ModelMetadata("m", ("1",), "p", (tensor,), (), {"a": 1}, {"b": "c"})
     wire = CODEC.build_response(model, ParsedRequest(ModelMetadataRequest("m")))
@@ -278,8 +278,8 @@ def raw_deflate(data: bytes) -> bytes:
 def test_content_encodings_are_decoded(encoding: str, data: bytes) -> None:
     wire = post(data, content_encoding=encoding, x_other="1")
     assert parse(wire).inputs == ()
-    shielded = CODEC.validate(wire, DEFAULT_LIMITS)
-    assert (body(shielded), shielded.headers) == (PLAIN, {"x-other": "1"})
+    validated = CODEC.validate(wire, DEFAULT_LIMITS)
+    assert (body(validated), validated.headers) == (PLAIN, {"x-other": "1"})
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "x" * 500])
@@ -317,7 +317,7 @@ def test_invalid_bytes_after_the_first_gzip_member(data: bytes, expected: str) -
     refused(post(data, content_encoding="gzip"), expected)
 
 
-def test_members_share_the_limit() -> None:
+def test_gzip_members_share_the_limit() -> None:
     member = gzipped(b" " * 900)
     with raises_kind(Kind.TOO_LARGE):
         CODEC.parse_request(post(member * 2, content_encoding="gzip"), Limits(body=1000))
@@ -349,18 +349,18 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
         ("", ""),
     ],
 )
-def test_accepted(header: str, chosen: str) -> None:
+def test_the_preferred_encoding(header: str, chosen: str) -> None:
     assert preferred_encoding(header) == chosen
 
 
 def test_responses_are_compressed_as_accepted() -> None:
     tensor = tensor_from_array("Y", Datatype.INT32, np.zeros(100, "i4"))
-    for encoding, undo in (("gzip", gzip.decompress), ("deflate", zlib.decompress)):
+    for encoding, decompress in (("gzip", gzip.decompress), ("deflate", zlib.decompress)):
         parsed = CODEC.parse_request(post(PLAIN, accept_encoding=encoding), DEFAULT_LIMITS)
         wire = CODEC.build_response(InferResponse("m", outputs=(tensor,)), parsed)
         assert wire.headers["content-encoding"] == encoding
         assert wire.headers["vary"] == "accept-encoding"
-        assert json.loads(undo(body(wire)))["outputs"][0]["data"] == [0] * 100
+        assert json.loads(decompress(body(wire)))["outputs"][0]["data"] == [0] * 100
         small = CODEC.build_response(InferResponse("m"), parsed)
         assert small.headers == {"content-type": "application/json"}
 

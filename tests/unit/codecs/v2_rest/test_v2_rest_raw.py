@@ -28,7 +28,7 @@ def resolve(data: bytes, *inputs: TensorMetadata) -> Tensor:
         ("BF16", (-1, 1), 2, (1, 1)),
     ],
 )
-def test_numbers(
+def test_the_shape_of_numbers_is_resolved(
     datatype: str, shape: tuple[int, ...], size: int, resolved: tuple[int, ...]
 ) -> None:
     tensor = resolve(b"a" * size, TensorMetadata("X", datatype, shape))

@@ -31,7 +31,7 @@ def sequence_ids(wire: HttpRequest) -> list[object]:
         ("null", None),
     ],
 )
-def test_json(parameters: str, expected: object) -> None:
+def test_the_sequence_of_a_json_request(parameters: str, expected: object) -> None:
     text = f'{{"parameters":{parameters},{INPUTS}}}'
     assert sequence_ids(post(text)) == [expected, expected]
     compressed = post(gzip.compress(text.encode()), content_encoding="gzip")

@@ -1,4 +1,4 @@
-"""Estimates of the size of JSON responses before they are written."""
+"""Estimates of the size of JSON responses, and the text of errors about sizes."""
 
 from hypothesis import given, reject
 

@@ -160,7 +160,7 @@ def test_the_limits_apply() -> None:
     assert not check(long)
 
 
-def test_every_vector() -> None:
+def test_every_vector_is_read_alike() -> None:
     messages = [vector.wire for vector in load(VECTORS) if isinstance(vector.wire, HttpRequest)]
     assert sum(check(body(wire)) for wire in messages if any(wire.body)) > 5
 
@@ -207,15 +207,15 @@ PARAMETERS = objects(
 
 
 @st.composite
-def members(draw: Callable[..., Any], known: dict[str, st.SearchStrategy[str]]) -> str:
-    """Draw an object with most of ``known``, some twice, null or mistyped, and unknown members."""
-    names = [name for name in known if draw(st.integers(0, 19))]
+def members(draw: Callable[..., Any], values: dict[str, st.SearchStrategy[str]]) -> str:
+    """Draw an object with most of ``values``, some twice or mistyped, and unknown members."""
+    names = [name for name in values if draw(st.integers(0, 19))]
     if not draw(st.integers(0, 9)):
-        names.append(draw(st.sampled_from([*known, "other", "a:b", "n\\u0061me"])))
+        names.append(draw(st.sampled_from([*values, "other", "a:b", "n\\u0061me"])))
     fields = []
     for name in names:
         odd = not draw(st.integers(0, 29))
-        value = draw(VALUES if odd or name not in known else known[name])
+        value = draw(VALUES if odd or name not in values else values[name])
         fields.append(f'{draw(SPACE)}"{name}"{draw(SPACE)}:{draw(SPACE)}{value}')
     return f"{{{','.join(fields)}}}"
 
@@ -238,42 +238,42 @@ def inputs(draw: Callable[..., Any]) -> str:
             [",".join(data), "[" + ",".join(data) + "]", ",".join(f"[{d}]" for d in data)]
         )
     )
-    known = {
+    values = {
         "name": st.sampled_from(['"X"', '"X"', '"Y:0"', '"Z"']),
         "datatype": st.just(f'"{datatype}"'),
         "shape": st.just(shape),
         "data": st.just(f"[{nested}]"),
     }
     if not draw(st.integers(0, 3)):
-        known["parameters"] = PARAMETERS
-    return draw(members(known))
+        values["parameters"] = PARAMETERS
+    return draw(members(values))
 
 
 @st.composite
 def requests(draw: Callable[..., Any]) -> bytes:
-    known: dict[str, st.SearchStrategy[str]] = {"inputs": arrays(inputs(), 2)}
+    values: dict[str, st.SearchStrategy[str]] = {"inputs": arrays(inputs(), 2)}
     if draw(st.booleans()):
-        known["id"] = STRINGS
+        values["id"] = STRINGS
     if not draw(st.integers(0, 3)):
-        known["parameters"] = PARAMETERS
+        values["parameters"] = PARAMETERS
     if not draw(st.integers(0, 3)):
         name = {"name": st.sampled_from(['"Y"', '"Y"', '"Z"'])}
-        known["outputs"] = arrays(members(name) | members({**name, "parameters": PARAMETERS}), 2)
-    return draw(members(known)).encode("utf-8", "surrogatepass")
+        values["outputs"] = arrays(members(name) | members({**name, "parameters": PARAMETERS}), 2)
+    return draw(members(values)).encode("utf-8", "surrogatepass")
 
 
 @given(requests())
-def test_any_request(text: bytes) -> None:
+def test_any_request_is_read_alike(text: bytes) -> None:
     check(text)
 
 
 @given(requests(), st.data())
-def test_any_request_corrupted(text: bytes, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(text)))
+def test_any_corrupted_request_is_read_alike(text: bytes, data: st.DataObject) -> None:
+    position = data.draw(st.integers(0, len(text)))
     length = data.draw(st.integers(0, 3))
     pieces = [b"", *(bytes((byte,)) for byte in b':",[]{}\\0-\xff'), b"\xed\xa0\x80"]
     piece = data.draw(st.sampled_from(pieces) | st.binary(max_size=2))
-    if corrupted := text[:at] + piece + text[at + length :]:
+    if corrupted := text[:position] + piece + text[position + length :]:
         check(corrupted)
 
 
@@ -287,12 +287,12 @@ def test_any_request_corrupted(text: bytes, data: st.DataObject) -> None:
 )  # only the sum is infinite
 @example(Datatype.FP32, b"\xcd\xcc\xcc\x3d", True)  # 0.1, unaligned
 def test_short_and_long_tensors_are_written_alike(
-    datatype: Datatype, data: bytes, cut: bool
+    datatype: Datatype, data: bytes, is_unaligned: bool
 ) -> None:
     data = data[: len(data) - len(data) % datatype.itemsize]
     if datatype is Datatype.BOOL:
         data = bytes(byte & 1 for byte in data)
-    view = memoryview(b"." + data)[1:] if cut else data
+    view = memoryview(b"." + data)[1:] if is_unaligned else data
     tensor = Tensor("Y", datatype, (len(data) // datatype.itemsize,), view)
 
     def written() -> bytes:

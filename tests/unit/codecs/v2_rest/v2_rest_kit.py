@@ -57,7 +57,7 @@ def read_response(wire: HttpResponse, request: InferRequest = REQUEST) -> InferR
 
 
 def respond(response: InferResponse) -> HttpResponse:
-    """Write ``response`` to a request that selects no format."""
+    """Build the wire message of ``response`` to a request that selects no format."""
     return CODEC.build_response(response, ParsedRequest(REQUEST))
 
 
