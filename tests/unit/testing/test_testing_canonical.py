@@ -35,7 +35,7 @@ def test_responses_round_trip(response: messages.InferResponse) -> None:
         ),
     ],
 )
-def test_every_other_value_round_trips(value: object) -> None:
+def test_other_operations_and_responses_round_trip(value: object) -> None:
     assert from_json(to_json(value)) == value  # type: ignore[arg-type]
 
 
@@ -48,7 +48,7 @@ def test_defaults_are_omitted_and_data_is_written_in_hex() -> None:
     }
 
 
-def test_comparison_is_stricter_than_equality() -> None:
+def test_comparison_distinguishes_types_and_equates_nan() -> None:
     def request(value: object, data: bytes | memoryview = b"\1") -> InferRequest:
         tensor = Tensor("X", Datatype.INT8, (1,), data)
         return InferRequest("m", parameters={"k": value}, inputs=(tensor,))
