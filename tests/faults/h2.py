@@ -48,9 +48,9 @@ def fields(*pairs: tuple[str, str]) -> bytes:
 
 
 @functools.cache  # floods repeat the same block
-def request_headers(method: str, *more: tuple[str, str]) -> bytes:
+def request_headers(path: str, *more: tuple[str, str]) -> bytes:
     return fields(
-        (":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "x"),
+        (":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"),
         ("content-type", "application/grpc"), ("te", "trailers"), *more,
     )  # fmt: skip
 
@@ -84,7 +84,8 @@ class Server:
         self.frames = frames(connection.read)
 
     def call(self) -> int:
-        """Wait for all of the next call, and return its stream. Raises Gone."""
+        """Wait until the next request is complete, and return its stream ID. Raises Gone if the
+        gateway closes the connection."""
         for each in self.frames:
             if each.kind == SETTINGS and not each.flags & ACK:
                 self._connection.write(frame(SETTINGS, ACK, 0))
@@ -92,7 +93,7 @@ class Server:
                 self._connection.write(frame(PING, ACK, 0, each.payload))
             elif each.kind in (HEADERS, DATA) and each.flags & END_STREAM:
                 return each.stream
-        raise AssertionError("frames end in Gone")
+        raise AssertionError("the frames ended without Gone")
 
     def send(self, *all_frames: bytes) -> None:
         self._connection.write(b"".join(all_frames))
@@ -117,7 +118,7 @@ def trailers(stream: int, *pairs: tuple[str, str]) -> bytes:
 
 
 def answer(stream: int, message_bytes: bytes) -> bytes:
-    """Send a complete successful response."""
+    """Return the frames of a complete successful response."""
     return (
         headers(stream)
         + data(stream, message(message_bytes))

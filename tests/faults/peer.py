@@ -233,7 +233,7 @@ class Backend:
 
     @property
     def open(self) -> int:
-        """Return the connections that neither side has closed."""
+        """Return the number of connections that neither side has closed."""
         return len(self._open)
 
     def accept_from(self, listener: socket.socket) -> None:

@@ -37,7 +37,7 @@ QUICK = {"interval": "50ms", "timeout": "500ms"}
 
 
 class Slowed(BuiltinBackend):
-    """The embedded models with ``seconds`` added to each inference. ``inferences`` counts them."""
+    """Embedded models that delay each inference by ``seconds``, and count the ``inferences``."""
 
     seconds = 0.0
     inferences = 0
@@ -84,16 +84,16 @@ class Replica:
         return f"{transport}://{self.host}:{getattr(self, transport)}"
 
     def connections(self) -> int:
-        """Return the TCP connections to the server, over IPv4 or, with grpcio, over IPv6."""
+        """Return the number of TCP connections to the server. grpcio uses IPv6."""
         address = socket.inet_aton(self.host)[::-1].hex().upper()
         ports = (self.http, self.grpc)
         ends = tuple(f"{address}:{port:04X}" for port in ports if port)
-        found = 0
+        count = 0
         for table in ("tcp", "tcp6"):
             rows = Path("/proc/self/net", table).read_text().splitlines()[1:]
             states = (row.split()[2:4] for row in rows)
-            found += sum(1 for remote, state in states if remote.endswith(ends) and state == "01")
-        return found
+            count += sum(1 for remote, state in states if remote.endswith(ends) and state == "01")
+        return count
 
 
 @asynccontextmanager
@@ -131,8 +131,8 @@ class Load:
         )
         gateway = self.gateway.gateway
         request = InferRequest("simple", inputs=inputs)
-        answer = await gateway.infer(request, gateway.bind("simple", "", context), context)
-        assert isinstance(answer, InferResponse)
+        response = await gateway.infer(request, gateway.bind("simple", "", context), context)
+        assert isinstance(response, InferResponse)
 
     async def _others(self) -> None:
         """Check that requests that need no endpoint succeed, whatever happens to the endpoints."""
@@ -141,8 +141,8 @@ class Load:
         while not self._over.is_set():
             context = RequestContext("test")
             request = InferRequest("identity", inputs=inputs)
-            answer = await gateway.infer(request, gateway.bind("identity", "", context), context)
-            assert isinstance(answer, InferResponse)
+            response = await gateway.infer(request, gateway.bind("identity", "", context), context)
+            assert isinstance(response, InferResponse)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), 0.1)
 
@@ -252,7 +252,7 @@ async def as_before(engine: str, max_growth: int = 64 * MIB) -> AsyncIterator[No
 
 
 class Names:
-    """A fake resolver with the ``addresses`` of each name. ``requests`` counts its lookups."""
+    """A fake resolver with the ``addresses`` of each name. ``requests`` counts lookups."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **addresses: list[str]) -> None:
         self.addresses = addresses
@@ -264,8 +264,8 @@ class Names:
             if name not in self.addresses:
                 return real(host, port, *args, **more)
             self.requests += 1
-            found = self.addresses[name]
-            if not found:
+            addresses = self.addresses[name]
+            if not addresses:
                 raise socket.gaierror(socket.EAI_NONAME, "no such name")
             return [
                 (
@@ -275,7 +275,7 @@ class Names:
                     "",
                     (each, port),
                 )
-                for each in found
+                for each in addresses
             ]
 
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

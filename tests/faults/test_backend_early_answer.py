@@ -53,11 +53,11 @@ def closes(answer: bytes) -> Script:
 @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
 @pytest.mark.parametrize("size", [0, SIZE], ids=["short", "long"])
 @pytest.mark.parametrize("answer", [REFUSAL, http_answer(GOOD_BODY)], ids=["refusal", "good"])
-@pytest.mark.parametrize("does", [reads_later, closes])
+@pytest.mark.parametrize("make_script", [reads_later, closes])
 def test_over_http(
-    harness: Harness, model: str, size: int, answer: bytes, does: Callable[[bytes], Script]
+    harness: Harness, model: str, size: int, answer: bytes, make_script: Callable[[bytes], Script]
 ) -> None:
-    harness.rest.use(does(answer))
+    harness.rest.use(make_script(answer))
     is_refused = answer is REFUSAL
     outcome = "bad_request" if is_refused else "ok"
     before = counted(harness.gateway, backend="shop", outcome=outcome)
@@ -65,14 +65,14 @@ def test_over_http(
         result = harness.ask_rest(model, LONG if size else None, size)
         assert result.status == (400 if is_refused else 200), result
         assert not is_refused or "it broke" in result.error
-        if does is closes:  # an idle connection is usable until it is closed
+        if make_script is closes:  # an idle connection is usable until it is closed
             until(lambda: not harness.rest.open, "the gateway has closed the connection")
     assert counted(harness.gateway, backend="shop", outcome=outcome) == before + 2
     harness.rest.use(good_http)
     harness.good(model)
 
 
-def _begun(server: h2.Server) -> int:
+def _next_stream(server: h2.Server) -> int:
     return next(each.stream for each in server.frames if each.kind == h2.HEADERS)
 
 
@@ -83,10 +83,10 @@ def test_over_grpc(harness: Harness, model: str, size: int, code: int) -> None:
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
         while True:
-            stream = _begun(server)
-            reported = h2.headers(stream) + (b"" if code else h2.data(stream, MESSAGE))
+            stream = _next_stream(server)
+            response = h2.headers(stream) + (b"" if code else h2.data(stream, MESSAGE))
             end = trailers(("grpc-status", str(code)), ("grpc-message", "it broke"))
-            server.send(reported + end(stream))
+            server.send(response + end(stream))
 
     harness.rpc.use(script)
     outcome = "bad_request" if code else "ok"

@@ -27,12 +27,12 @@ def test_interim_responses_are_skipped(harness: Harness) -> None:
 
 
 def test_hop_by_hop_headers_are_not_forwarded(harness: Harness) -> None:
-    own = (
+    sent = (
         "Connection: keep-alive, X-Secret\r\nKeep-Alive: timeout=5\r\nX-Secret: 1\r\n"
         "Set-Cookie: a=b\r\nServer: shop\r\nProxy-Authenticate: Basic\r\nTrailer: X-End\r\n"
         "Upgrade: h2c\r\nX-Own: 1\r\nEndpoint-Load-Metrics: cpu=1\r\n"
     )
-    harness.rest.use(respond_with(http_answer(GOOD_BODY, headers=own)))
+    harness.rest.use(respond_with(http_answer(GOOD_BODY, headers=sent)))
     for model in ("rest.fwd", "rest.tr"):
         with harness.serves(model):
             result = harness.ask_rest(model)
@@ -44,7 +44,7 @@ def test_hop_by_hop_headers_are_not_forwarded(harness: Harness) -> None:
         assert result.headers["endpoint-load-metrics"] == "cpu=1"  # returned by default
 
 
-@pytest.mark.skipif(ENGINE == "compat", reason="grpcio treats them as the response")
+@pytest.mark.skipif(ENGINE == "compat", reason="grpcio treats interim headers as the response")
 def test_interim_headers_over_grpc_are_skipped(harness: Harness) -> None:
     interim = h2.fields((":status", "103"), ("link", "</x>"))
     begin = lambda stream: h2.headers(stream, interim)  # noqa: E731
@@ -55,15 +55,15 @@ def test_interim_headers_over_grpc_are_skipped(harness: Harness) -> None:
 
 def test_hop_by_hop_metadata_is_not_forwarded(harness: Harness) -> None:
     """A backend's trailers and headers are returned only if a rule selects them."""
-    own = h2.fields(
+    sent = h2.fields(
         (":status", "200"), ("content-type", "application/grpc"), ("server", "depot"),
         ("set-cookie", "a=b"), ("x-own", "1"), ("endpoint-load-metrics", "cpu=1"),
     )  # fmt: skip
     end = trailers(("grpc-status", "0"), ("x-end", "1"))
-    harness.rpc.use(send_frames(lambda stream: h2.headers(stream, own), data_frame(MESSAGE), end))
+    harness.rpc.use(send_frames(lambda stream: h2.headers(stream, sent), data_frame(MESSAGE), end))
     for model in ("grpc.fwd", "grpc.tr"):
         with harness.serves(model):
-            response, called = harness.channel.unary_unary(INFER).with_call(infer_message(model))
+            response, rpc = harness.channel.unary_unary(INFER).with_call(infer_message(model))
         assert response
-        metadata = {**dict(called.initial_metadata()), **dict(called.trailing_metadata())}
+        metadata = {**dict(rpc.initial_metadata()), **dict(rpc.trailing_metadata())}
         assert not {"server", "set-cookie", "x-own", "x-end"} & set(metadata)

@@ -95,7 +95,6 @@ def test_grpc_outputs_that_do_not_fit_are_rejected(harness: Harness, script: Scr
 
 @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
 def test_the_client_gets_the_model_name_that_it_requested(harness: Harness, model: str) -> None:
-    """The client receives the name that it requested."""
     response = json.loads(GOOD_BODY) | {"model_name": "another"}
     harness.rest.use(respond_with(http_answer(json.dumps(response).encode())))
     with harness.serves(model):
@@ -106,9 +105,11 @@ def test_the_client_gets_the_model_name_that_it_requested(harness: Harness, mode
 
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
 def test_grpc_clients_get_the_model_name_that_they_requested(harness: Harness, model: str) -> None:
-    named = pb.ModelInferResponse.FromString(ok_response())
-    named.model_name = "another"
-    harness.rpc.use(send_frames(h2.headers, data_frame(h2.message(named.SerializeToString())), END))
+    result = pb.ModelInferResponse.FromString(ok_response())
+    result.model_name = "another"
+    harness.rpc.use(
+        send_frames(h2.headers, data_frame(h2.message(result.SerializeToString())), END)
+    )
     with harness.serves(model):
         answer = call(harness.channel, infer_message(model))
     assert pb.ModelInferResponse.FromString(answer.message).model_name == model

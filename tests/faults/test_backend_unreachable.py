@@ -45,8 +45,8 @@ async def test_a_name_is_used_as_soon_as_it_resolves(
                 await load.send_request()
             assert caught.value.kind in {Kind.CONNECT, Kind.NO_BACKEND}
             assert "pods.test" not in caught.value.public
-            await comes(lambda: load.stats()[0].lookups_failed > 1, "it is counted")
+            await comes(lambda: load.stats()[0].lookups_failed > 1, "failed lookups are counted")
             assert await load.metric("infergate_endpoint_lookup_failures_total", 0) > 1
             names.addresses["pods.test"] = ["127.0.0.1"]
-            await comes(lambda: load.stats()[0].available == 1, "it is there")
+            await comes(lambda: load.stats()[0].available == 1, "the endpoint is available")
             await load.send_request()

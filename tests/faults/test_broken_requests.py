@@ -91,7 +91,7 @@ def test_an_absolute_target_determines_the_host(
 
 
 @pytest.mark.parametrize("listener", ["http", "graphpipe[0]", "admin"])
-def test_tls_on_a_plain_text_port(gateway: LimitedGateway, listener: str) -> None:
+def test_tls_on_a_plain_text_port_is_counted(gateway: LimitedGateway, listener: str) -> None:
     address = gateway.raw if "[" in listener else getattr(gateway, listener)
     tls = rises(gateway, REFUSED, listener=listener, reason="tls")
     with tls, Client(address) as client:
@@ -99,20 +99,20 @@ def test_tls_on_a_plain_text_port(gateway: LimitedGateway, listener: str) -> Non
         client.read_to_end()
 
 
-def test_http_on_a_raw_socket(gateway: LimitedGateway) -> None:
+def test_http_on_a_raw_socket_is_rejected(gateway: LimitedGateway) -> None:
     """``GET `` is read as a length of half a gigabyte."""
     with refused_by(gateway, "body"), Client(gateway.raw) as client:
         client.send(LIVE)
         assert "the limit is" in frames.error_in(client)
 
 
-def test_http_2_on_a_raw_socket(gateway: LimitedGateway) -> None:
+def test_http_2_on_a_raw_socket_is_rejected(gateway: LimitedGateway) -> None:
     with refused_by(gateway, "body"), Client(gateway.raw) as client:
         client.send(PREFACE + h2.frame(h2.SETTINGS, 0, 0))
         assert "the limit is" in frames.error_in(client)
 
 
-def test_frames_on_the_http_port(gateway: LimitedGateway) -> None:
+def test_frames_on_the_http_port_are_rejected(gateway: LimitedGateway) -> None:
     with rises(gateway, REQUESTS, outcome="bad_request"), Client(gateway.http) as client:
         client.send(frames.GOOD)
         assert client.answer().status == 400

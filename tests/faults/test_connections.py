@@ -83,7 +83,7 @@ def test_connected_clients_are_served_without_free_descriptors(gateway: Infergat
 
 
 def open_descriptors(scraping: Client) -> float:
-    """The count that a scrape reports on an open connection."""
+    """Return the number of open descriptors in a scrape on an open connection."""
     scraping.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     return watch.sample(scraping.answer().body.decode(), "infergate_open_descriptors")
 

@@ -203,13 +203,13 @@ SEARCHED: dict[str, tuple[Any, list[bytes], list[bytes], list[bytes]]] = {
 """The start, the repeated part and the end of each message."""
 
 
-def _parsed(codec: Any, wire: Any) -> None:
+def _parse(codec: Any, wire: Any) -> None:
     parsed = codec.parse_request(wire, LIMITS)
     if isinstance(parsed, PartialInferRequest):
         parsed.complete(METADATA)
 
 
-def _validated(codec: Any, wire: Any) -> None:
+def _validate(codec: Any, wire: Any) -> None:
     if isinstance(codec, SupportsPassThrough):
         codec.validate(wire, LIMITS)
 
@@ -218,7 +218,7 @@ def _seconds(codec: Any, make: Any, data: bytes) -> float:
     """Return the CPU seconds of the event loop for a request before its first wait, if it is
     translated, forwarded or rejected."""
     longest = 0.0
-    for read in (_parsed, _validated):
+    for read in (_parse, _validate):
         wire = make(data)
         began = time.thread_time()
         try:
@@ -262,14 +262,14 @@ def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None
         data = begin + each * ((size - len(begin) - len(end)) // len(each)) + end
         if protocol in ("v2-rest", "tfs-rest") and len(data) > INLINE:
             data = begin + each * ((INLINE - len(begin) - len(end)) // len(each)) + end
-        found = _seconds(codec, make, data)
-        target(found)
+        seconds = _seconds(codec, make, data)
+        target(seconds)
         tries = 1
         # The cost is the least of several attempts: other processes can only add to it.
-        while (limit := SEARCH_MARGIN * _bound()) < found and tries < 4 * TRIES:
-            found = min(found, _seconds(codec, make, data))
+        while (limit := SEARCH_MARGIN * _bound()) < seconds and tries < 4 * TRIES:
+            seconds = min(seconds, _seconds(codec, make, data))
             tries += 1
-        assert found <= limit, f"{1000 * found:.0f} ms: {begin!r} {each!r} {size} {end!r}"
+        assert seconds <= limit, f"{1000 * seconds:.0f} ms: {begin!r} {each!r} {size} {end!r}"
 
     with unharmed(timed, lambda: good(timed)):
         search()

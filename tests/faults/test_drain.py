@@ -59,7 +59,7 @@ def started_harness(engine: str, delay: str, timeout: str) -> Iterator[Harness]:
 
 
 async def statuses(harness: Harness, channel: grpc.aio.Channel) -> list[int]:
-    """Return the readiness in each protocol."""
+    """Return the results of the readiness requests of each protocol."""
     results = []
     for address, path in (
         (harness.gateway.http, "/v2/health/ready"),
@@ -109,8 +109,8 @@ async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
 
 
 async def check_drain(harness: Harness, raw: Client, scraping: Client) -> None:
-    """Check that all HTTP and gRPC requests are completed. The request on ``raw`` has not
-    arrived."""
+    """Check that all HTTP and gRPC requests are completed. Only the first six
+    bytes of the request on ``raw`` are sent here."""
     async with grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
         assert await statuses(harness, channel) == [200, 200, 200, 1, 1]
         idle, kept = Connection(harness.gateway.http), Connection(harness.gateway.http)
@@ -118,7 +118,7 @@ async def check_drain(harness: Harness, raw: Client, scraping: Client) -> None:
         for each in (idle, kept):
             assert (await each.send_request(live)).status == 200
         calls = [channel.stream_stream(STREAM)() for _ in range(STREAMS)]
-        for call in calls:  # there are two requests each, and the second may still be unread
+        for call in calls:  # the gateway may not have read the second request yet
             await call.write(streamed("repeat", 40, 25))
             await call.write(streamed("repeat", 2, 1))
         await asyncio.gather(*(stream_values(call, 1) for call in calls))

@@ -107,9 +107,9 @@ def test_requests_beyond_the_memory_budget_are_rejected(harness: Harness) -> Non
         with refused_by(harness.gateway, "in_flight_bytes"):
             assert harness.chunked(LARGE).status == 503
         with refused_by(harness.gateway, "in_flight_bytes"):
-            results = harness.grpc(100_000)
-            assert results.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert str(BYTES) in results.details
+            status = harness.grpc(100_000)
+            assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert str(BYTES) in status.details
         with refused_by(harness.gateway, "in_flight_bytes"):
             assert str(BYTES) in harness.frame(LARGE_FRAME)
         assert harness.http(GOOD).status == 200, "small requests are accepted"
@@ -123,7 +123,7 @@ def test_requests_beyond_the_memory_budget_are_rejected(harness: Harness) -> Non
     assert harness.frame(LARGE_FRAME) == ""
 
 
-def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
+def test_requests_beyond_the_limit_in_flight_are_rejected(harness: Harness) -> None:
     request = document(tensor())
     with ExitStack() as stack:
         for _ in range(REQUESTS):
@@ -138,9 +138,7 @@ def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
             assert harness.grpc(1).code is grpc.StatusCode.UNAVAILABLE
         with refused_by(harness.gateway, "in_flight"):
             assert "limit of 3 requests" in harness.frame(frames.GOOD)
-    until(
-        lambda: metric(harness.gateway, "infergate_in_flight_requests") == 0, "they are cancelled"
-    )
+    until(lambda: metric(harness.gateway, "infergate_in_flight_requests") == 0, "the requests end")
     assert harness.http(GOOD).status == 200
     assert harness.grpc(1).code is grpc.StatusCode.OK
     assert harness.frame(frames.GOOD) == ""

@@ -162,7 +162,7 @@ def is_expected(status: int) -> bool:
 
 @FUZZ
 @given(st.data())
-def test_http_bodies(harness: Harness, data: st.DataObject) -> None:
+def test_corrupted_http_bodies_are_handled(harness: Harness, data: st.DataObject) -> None:
     path, body, headers = data.draw(st.sampled_from(GOOD))
     changed = data.draw(corrupted([body]))
     if "Inference-Header-Content-Length" in headers and data.draw(st.booleans()):
@@ -182,7 +182,7 @@ def test_http_bodies(harness: Harness, data: st.DataObject) -> None:
     max_leaves=25,
 ))  # fmt: skip
 @example({"inputs": [{"name": "INPUT0", "datatype": "INT8", "shape": [], "data": 1}]})
-def test_http_documents(harness: Harness, document: object) -> None:
+def test_random_json_documents_are_handled(harness: Harness, document: object) -> None:
     body = json.dumps(document).encode()
     assert is_expected(http_status(harness.gateway, _PATH, body, {}))
 
@@ -197,7 +197,7 @@ _REQUESTS = [
 
 @FUZZ
 @given(wire=corrupted(_REQUESTS))
-def test_http_bytes(harness: Harness, wire: bytes) -> None:
+def test_corrupted_http_requests_are_handled(harness: Harness, wire: bytes) -> None:
     """The input is a complete request including its head. An incomplete request is abandoned after
     a while.
     """
@@ -215,7 +215,7 @@ def test_http_bytes(harness: Harness, wire: bytes) -> None:
 
 @FUZZ
 @given(message=corrupted(MESSAGES), method=st.sampled_from(_METHODS))
-def test_grpc_messages(harness: Harness, message: bytes, method: str) -> None:
+def test_corrupted_messages_are_handled(harness: Harness, message: bytes, method: str) -> None:
     status = call(harness.channel, message, f"/inference.GRPCInferenceService/{method}")
     assert status.code in {
         grpc.StatusCode.OK,
@@ -244,6 +244,6 @@ def infer_requests(draw: st.DrawFn) -> bytes:
 
 @FUZZ
 @given(infer_requests())
-def test_grpc_fields(harness: Harness, message: bytes) -> None:
+def test_random_message_fields_are_handled(harness: Harness, message: bytes) -> None:
     status = call(harness.channel, message, INFER)
     assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}, status

@@ -117,7 +117,7 @@ def goaway(client: Client) -> int:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attacks_that_end_the_connection(gateway: LimitedGateway, attack: str) -> None:
+def test_each_attack_ends_the_connection(gateway: LimitedGateway, attack: str) -> None:
     data, code = ATTACKS[attack]
     reason = "flood" if code == CALM else "protocol"
     ended = watch.rises(gateway, REFUSED, listener="grpc", reason=reason)
@@ -169,7 +169,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_attacks_that_end_a_stream(gateway: LimitedGateway, fault: str) -> None:
+def test_broken_frames_end_only_their_stream(gateway: LimitedGateway, fault: str) -> None:
     data, outcome = BROKEN[fault]
     expected = watch.rises(gateway, REQUESTS, by=bool(outcome), protocol="v2-grpc", outcome=outcome)
     with expected, Client(gateway.grpc) as client:

@@ -150,7 +150,7 @@ def test_an_unreadable_header_is_rejected(gateway: Infergate, case: str) -> None
 
 
 @pytest.mark.parametrize(("name", "expected"), [(b"\xc3\xa9", r"\303\251"), (b"\xff", r"\303\277")])
-def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, expected: str) -> None:
+def test_non_ascii_names_are_escaped(gateway: Infergate, name: bytes, expected: str) -> None:
     """The name is returned as ASCII. Bytes that are not UTF-8 are read as Latin-1."""
     header = b'batch_size: 1 input { name: "INPUT0" } input { name: "%b" }' % name
     with Client(gateway.http) as client:
@@ -162,7 +162,7 @@ def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, expected: s
     assert f'msg: "{words}' in answer.headers["nv-status"]
 
 
-def test_a_header_twice(gateway: Infergate) -> None:
+def test_a_repeated_header_is_rejected(gateway: Infergate) -> None:
     """Servers use the first header. Joined as HTTP allows, the value has two batch sizes."""
     head = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: {len(NUMBERS)}\r\n"
     with Client(gateway.http) as client:
@@ -171,7 +171,7 @@ def test_a_header_twice(gateway: Infergate) -> None:
 
 
 @pytest.mark.parametrize("over", [0, 1])
-def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
+def test_the_size_of_a_legacy_header_is_limited(gateway: Infergate, over: int) -> None:
     """On the legacy listener, headers may be as large as the API's clients need, even in pipelined
     requests.
     """
@@ -242,7 +242,7 @@ WRONG = {  # The requests that were recorded with a real server are in tests/uni
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_header_with_impossible_values(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
+def test_impossible_values_are_rejected(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
     """The text is the same over HTTP and gRPC."""
     header, words = WRONG[case]
     assert_rejected(gateway, header, words)
@@ -279,7 +279,7 @@ def test_a_size_over_64_bits_is_rejected(gateway: Infergate, rpc: grpc.Channel) 
     ],
     ids=["short", "half", "empty", "long"],
 )
-def test_a_body_of_a_wrong_size(gateway: Infergate, change: bytes, words: str) -> None:
+def test_a_body_of_a_wrong_size_is_rejected(gateway: Infergate, change: bytes, words: str) -> None:
     assert_rejected(gateway, SIMPLE, words, change)
 
 
@@ -319,7 +319,7 @@ VALID = {
 
 
 @pytest.mark.parametrize("case", VALID)
-def test_unusual_valid_requests(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
+def test_unusual_requests_are_served(gateway: Infergate, rpc: grpc.Channel, case: str) -> None:
     header, values = VALID[case]
     answer = http_rejection(old_post(gateway.http, "simple", header, NUMBERS))
     assert answer.code == "SUCCESS", answer
@@ -331,7 +331,7 @@ def test_unusual_valid_requests(gateway: Infergate, rpc: grpc.Channel, case: str
 @pytest.mark.parametrize(
     ("count", "returned"), [("1", 1), ("16", 16), ("17", 16), ("4294967295", 16)]
 )
-def test_class_counts(gateway: Infergate, count: str, returned: int) -> None:
+def test_32_bit_class_counts_are_accepted(gateway: Infergate, count: str, returned: int) -> None:
     header = f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT0" cls {{ count: {count} }} }}'
     answer = old_post(gateway.http, "simple", header, NUMBERS)
     assert http_rejection(answer).code == "SUCCESS"
@@ -382,7 +382,7 @@ def test_the_format_parameter_selects_the_trailer(
 
 
 @pytest.mark.parametrize("path", ["nosuch", "simple/2", "simple/0", f"simple/{2**70}"])
-def test_unknown_models_and_versions_over_http(gateway: Infergate, path: str) -> None:
+def test_unknown_http_models_are_rejected(gateway: Infergate, path: str) -> None:
     name = path.partition("/")[0]
     assert_rejected(
         gateway, SIMPLE, f"Inference request for unknown model '{name}'",
@@ -396,7 +396,7 @@ def test_percent_encoded_names_are_not_decoded(gateway: Infergate) -> None:
 
 
 @pytest.mark.parametrize("version", ["1", "001"])
-def test_unusual_spellings_of_existing_versions(gateway: Infergate, version: str) -> None:
+def test_versions_with_leading_zeros_are_accepted(gateway: Infergate, version: str) -> None:
     answer = http_rejection(old_post(gateway.http, f"simple/{version}", SIMPLE, NUMBERS))
     assert answer.code == "SUCCESS"
 
@@ -434,7 +434,7 @@ def test_unusual_spellings_of_existing_versions(gateway: Infergate, version: str
         ("PATCH /api/status/simple", 405),
     ],
 )
-def test_unknown_paths_and_methods(gateway: Infergate, line: str, status: int) -> None:
+def test_unknown_paths_and_methods_are_rejected(gateway: Infergate, line: str, status: int) -> None:
     with Client(gateway.http) as client:
         client.send(f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
         if line.startswith("HEAD"):
@@ -448,7 +448,7 @@ def test_unknown_paths_and_methods(gateway: Infergate, line: str, status: int) -
 @pytest.mark.parametrize(
     "model", ["nosuch", "simple/", "simple/1", "sim%70le", "x" * 1000, "x" * 5000, "a b"]
 )
-def test_the_status_of_an_unknown_model(gateway: Infergate, model: str) -> None:
+def test_an_unknown_models_status_is_an_error(gateway: Infergate, model: str) -> None:
     with Client(gateway.http) as client:
         client.send(f"GET /api/status/{model} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = client.answer()
@@ -474,7 +474,7 @@ def exchange(gateway: Infergate, whole: bytes) -> tuple[Answer, bytes]:
         return answer, client.read_to_end()
 
 
-def test_a_chunked_body(gateway: Infergate) -> None:
+def test_a_chunked_body_is_accepted(gateway: Infergate) -> None:
     """The servers crash on such a request. For the gateway, it is an ordinary request."""
     answer, _ = exchange(
         gateway, f"{REQUEST_HEAD}Transfer-Encoding: chunked\r\n\r\n".encode() + CHUNKS
@@ -482,7 +482,7 @@ def test_a_chunked_body(gateway: Infergate) -> None:
     assert http_rejection(answer).body.startswith(SUM + DIFFERENCE)
 
 
-def test_a_client_that_waits_for_100_continue(gateway: Infergate) -> None:
+def test_a_client_that_waits_for_100_continue_is_served(gateway: Infergate) -> None:
     with Client(gateway.http) as client:
         head = f"{REQUEST_HEAD}Content-Length: {len(NUMBERS)}\r\nExpect: 100-continue\r\n\r\n"
         client.send(head.encode())
@@ -513,7 +513,7 @@ def test_pipelined_requests_are_not_lost(gateway: Infergate) -> None:
         assert [client.answer().status for _ in range(20)] == [200] * 20
 
 
-def test_a_body_over_the_limit(gateway: Infergate) -> None:
+def test_a_body_over_the_limit_is_rejected(gateway: Infergate) -> None:
     with watch.limited_growth(gateway.pid, 16 * MIB), Client(gateway.http) as client:
         client.send(f"{REQUEST_HEAD}Content-Length: {MIB + 1}\r\n\r\n".encode())
         response = http_rejection(client.answer())
@@ -521,7 +521,7 @@ def test_a_body_over_the_limit(gateway: Infergate) -> None:
     assert str(MIB) in response.error
 
 
-def test_clients_that_reset_the_connection(gateway: Infergate) -> None:
+def test_connection_resets_do_not_affect_other_clients(gateway: Infergate) -> None:
     whole = f"{REQUEST_HEAD}Content-Length: {len(NUMBERS)}\r\n\r\n".encode() + NUMBERS
     for end in (10, 60, len(whole) - 1, len(whole)):
         with Client(gateway.http) as client:
@@ -545,7 +545,7 @@ def test_expensive_headers_are_bounded(gateway: Infergate) -> None:
 @pytest.mark.parametrize(
     "message", [b"\xff", b"\x0a\xff", b"\x0b", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"]
 )
-def test_malformed_messages_of_clients(rpc: grpc.Channel, method: str, message: bytes) -> None:
+def test_malformed_messages_are_rejected(rpc: grpc.Channel, method: str, message: bytes) -> None:
     status = call(rpc, message, f"/{SERVICE}/{method}")
     if method == "Repository" and message == b"\x0a\x02\xff\xfe":
         # the text of this error is not tested
@@ -555,11 +555,11 @@ def test_malformed_messages_of_clients(rpc: grpc.Channel, method: str, message: 
 
 
 @pytest.mark.parametrize("method", ["Profile", "infer", "Nosuch"])
-def test_unknown_grpc_methods(rpc: grpc.Channel, method: str) -> None:
+def test_unknown_grpc_methods_are_unimplemented(rpc: grpc.Channel, method: str) -> None:
     assert call(rpc, b"", f"/{SERVICE}/{method}").code is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_empty_raw_inputs(rpc: grpc.Channel) -> None:
+def test_empty_raw_inputs_are_rejected(rpc: grpc.Channel) -> None:
     result = grpc_rejection(call(rpc, old_message("simple", raw=[b"", b""]), OLD_INFER))
     words = "unexpected size 0 for input 'INPUT0', expecting 64 for model 'simple'"
     assert (result.code, result.error) == ("INVALID_ARG", words)
@@ -572,7 +572,7 @@ def test_surplus_raw_inputs_are_ignored(rpc: grpc.Channel) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, -2, 2**63 - 1])
-def test_unknown_versions(rpc: grpc.Channel, version: int) -> None:
+def test_unknown_versions_are_rejected(rpc: grpc.Channel, version: int) -> None:
     result = grpc_rejection(call(rpc, old_message("simple", version=version), OLD_INFER))
     words = "Inference request for unknown model 'simple'"
     assert (result.code, result.error) == ("UNAVAILABLE", words)
@@ -590,7 +590,7 @@ def test_very_many_fields_are_rejected(rpc: grpc.Channel, gateway: Infergate) ->
         good(gateway)
 
 
-def test_a_message_over_the_limit(rpc: grpc.Channel) -> None:
+def test_a_long_message_is_rejected(rpc: grpc.Channel) -> None:
     message = old_message("simple", raw=[bytes(2 * MIB)])
     assert call(rpc, message, OLD_INFER).code is grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -268,7 +268,7 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("result", UNUSUAL)
-def test_unusual_valid_http_responses(harness: Harness, result: str) -> None:
+def test_unusual_valid_http_responses_are_accepted(harness: Harness, result: str) -> None:
     harness.http.use(old_http(write(UNUSUAL[result])))
     harness.serves("http.m")
     outputs = json.loads(harness.clients.send_request("v2-rest", "http.m").body)["outputs"]
@@ -347,7 +347,7 @@ def test_grpc_status_codes_are_translated(harness: Harness, code: str) -> None:
     harness.rpc.infer = lambda _message, _context: good_message()
 
 
-def test_grpc_outputs_in_another_order(harness: Harness) -> None:
+def test_grpc_outputs_in_another_order_are_sorted(harness: Harness) -> None:
     message = good_message(meta_data=ok_header(*OUTPUTS[::-1]), raw_output=[DIFFERENCE, SUM])
     harness.rpc.infer = lambda _message, _context: message
     for protocol in PROTOCOLS[2:]:

@@ -219,7 +219,7 @@ def _is_accepted(client: Client, data: bytes) -> bool:
     return status == 200
 
 
-def test_a_response_over_the_body_limit(harness: Harness) -> None:
+def test_a_response_over_the_body_limit_is_rejected(harness: Harness) -> None:
     """A KB whose response would have about 20 MiB."""
     with watch.refused_by(harness.gateway, "body"), Client(harness.gateway.http) as client:
         client.send(request_to("identity", request(4 * watch.MIB, "BOOL")))

@@ -112,7 +112,7 @@ def test_the_bytes_of_metadata_are_limited(gateway: LimitedGateway, value: int, 
     assert status.code is grpc.StatusCode[code]
 
 
-@pytest.mark.skipif(ENGINE == "compat", reason="grpcio does not count them")
+@pytest.mark.skipif(ENGINE == "compat", reason="grpcio does not count metadata entries")
 @pytest.mark.parametrize(("count", "code"), [(10, "OK"), (COUNT, "RESOURCE_EXHAUSTED")])
 def test_the_number_of_metadata_entries_is_limited(
     gateway: LimitedGateway, count: int, code: str

@@ -54,8 +54,8 @@ _PIECES = (
     (head(length=MIB), b" "),
     (head("Transfer-Encoding: chunked", length=None), b"1\r\n \r\n"),
 )
-"""The begin of a request and the piece that follows repeatedly: of the head, the body, and a chunk.
-"""
+"""The beginning of a request and the piece that follows repeatedly, in the head, in the body, and
+in a chunk."""
 
 
 @tried_repeatedly

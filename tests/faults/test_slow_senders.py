@@ -37,7 +37,7 @@ STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 
 
 def grpc(method: str, sent: int) -> bytes:
-    """Make a call whose message announces SIZE bytes. ``sent`` of them have arrived."""
+    """Return a call whose message announces SIZE bytes, and the first ``sent`` of these bytes."""
     window = b"".join(
         h2.frame(h2.DATA, 0, 1, bytes(min(16384, sent - at))) for at in range(0, sent, 16384)
     )

@@ -124,6 +124,6 @@ def test_one_tensor_or_dimension_more_than_the_limit_is_rejected(
         assert send_request(harness, *sizes) == refused
 
 
-def test_a_shape_with_very_many_dimensions(harness: Harness) -> None:
+def test_a_shape_with_very_many_dimensions_is_rejected(harness: Harness) -> None:
     with refused_by(harness.gateway, "rank"):
         assert harness.called("v2-grpc", 2, 32) == "INVALID_ARGUMENT"

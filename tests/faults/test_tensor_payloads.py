@@ -157,7 +157,7 @@ RAW = {"Inference-Header-Content-Length": "0"}
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route != "fwd.rest"])
 @pytest.mark.parametrize("body", [b"", b"x" * 15, b"x" * 17])
-def test_a_raw_request_that_does_not_fit_the_model(
+def test_a_raw_request_that_does_not_fit_the_model_is_rejected(
     harness: Harness, route: str, body: bytes
 ) -> None:
     before = harness.reached()
@@ -211,7 +211,7 @@ def test_shared_memory_of_another_host_is_unsupported(harness: Harness, route: s
         ("/nothing", 404, "/nothing"),
     ],
 )
-def test_wrong_models_versions_and_paths(
+def test_wrong_models_versions_and_paths_are_rejected(
     harness: Harness, path: str, status: int, names: str
 ) -> None:
     before = harness.reached()
@@ -232,7 +232,7 @@ def test_wrong_models_versions_and_paths(
         (b"", "NoSuchMethod", "UNIMPLEMENTED", "NoSuchMethod"),
     ],
 )
-def test_wrong_models_versions_and_methods(
+def test_wrong_models_versions_and_methods_are_rejected(
     harness: Harness, message: bytes, method: str, code: str, names: str
 ) -> None:
     before = harness.reached()

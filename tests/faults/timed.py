@@ -44,9 +44,9 @@ def _timed(self: Any) -> None:
 
 
 def calibrated() -> float:
-    """CPU seconds of a fixed piece of work on this machine now: the median of several tries. While
-    other processes use the same caches, the best try is faster than any callback of 50 ms can be.
-    """
+    """Return the CPU seconds of a fixed piece of work on this machine now: the median of several
+    tries. While other processes use the same caches, the best try is faster than any callback of
+    50 ms can be."""
     tries = []
     for _ in range(9):
         began = time.thread_time()
@@ -57,8 +57,8 @@ def calibrated() -> float:
     return statistics.median(tries)
 
 
-def answer(listener: socket.socket) -> None:
-    """Report the most expensive callback, and start again."""
+def serve_reports(listener: socket.socket) -> None:
+    """Report the most expensive callback since the last connection on each connection."""
     while True:
         accepted, _ = listener.accept()
         with accepted:
@@ -75,5 +75,5 @@ if __name__ == "__main__":
     # The gateway is its own backend, so that one event loop serves both sides of each codec.
     check._loops = lambda *_: iter(())
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-    threading.Thread(target=answer, args=(listening,), daemon=True).start()
+    threading.Thread(target=serve_reports, args=(listening,), daemon=True).start()
     sys.exit(main(sys.argv[2:]))

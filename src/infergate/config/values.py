@@ -31,7 +31,7 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _MAX_PORT: Final = 65535
 _UNIX_URL: Final = re.compile(r"((?:http\+)?unix):(?://)?(.*)")
 _MAY_HOLD_SECRETS: Final = re.compile("[@/?#]")
-"""Matches a URL without a scheme that has a user, path, query or fragment."""
+"""Matches if a URL without a scheme has a user, path, query or fragment."""
 _MAX_UNIX_PATH_BYTES: Final = 107
 """Maximum length of a unix socket's path in bytes (``sun_path`` on Linux)."""
 HIDDEN_PATH: Final = "/(hidden)"
@@ -127,7 +127,7 @@ def parse_pattern(value: Any) -> str:
 
 
 def parse_header_glob(value: Any) -> str:
-    """Parse a header name or a glob of header names, in lower case."""
+    """Return a header name, or a glob of header names, in lower case."""
     name = parse_text(value).lower()
     if not _HEADER_GLOB.fullmatch(name):
         raise ValueError(f"'{name}' is not a header name or a glob of header names")
@@ -135,7 +135,7 @@ def parse_header_glob(value: Any) -> str:
 
 
 def parse_header_name(value: Any) -> str:
-    """Parse a header name, in lower case."""
+    """Return a header name in lower case."""
     name = parse_text(value).lower()
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError(f"'{name}' is not a header name")
@@ -143,7 +143,7 @@ def parse_header_name(value: Any) -> str:
 
 
 def parse_host_name(value: Any) -> str:
-    """Parse a host name, in lower case."""
+    """Return a host name in lower case, without a trailing dot."""
     name = parse_text(value).lower().rstrip(".")
     if not _HOST_NAME.fullmatch(name):
         raise ValueError(f"'{name}' is not a host name")

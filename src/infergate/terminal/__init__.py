@@ -127,7 +127,7 @@ class Progress:
             self._bar = Rich(
                 console=Console(file=self._stream),
                 transient=True,
-                redirect_stdout=sys.stdout.isatty(),  # a program may read the pipe
+                redirect_stdout=sys.stdout.isatty(),  # otherwise, leave stdout alone
             )
             self._task = self._bar.add_task(self._label, total=self._total)
             self._bar.start()

@@ -18,9 +18,9 @@ from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spe
 
 _INTERPRETER_BYTES: Final = 64 * 1024
 _NUMPY_BYTES: Final = 256 * 1024
-"""Maximum memory in bytes of steps that run on the event loop: steps with Python code for each
-element, and steps that use only numpy. Within these limits, steps take at most a few
-milliseconds."""
+"""Maximum memory in bytes of steps that run on the event loop: the first limit is for steps with
+Python code for each element, the second for steps that use only numpy. Within these limits, steps
+take at most a few milliseconds."""
 _MAX_EMPTY_SIZE: Final = 1 << 59
 """Maximum product of the nonzero dimensions of a tensor without elements."""
 
@@ -29,8 +29,8 @@ _MAX_EMPTY_SIZE: Final = 1 << 59
 class StepSizes:
     """The memory of a group of steps in bytes: ``result`` is the maximum size of the tensors after
     the steps, and ``total`` is the maximum of all memory that the steps use. ``is_interpreted``
-    means that a step runs Python code for each element, which delays the event loop even from a
-    thread."""
+    means that a step runs Python code for each element, which delays the event loop even if
+    the step runs in a thread."""
 
     result: int
     total: int

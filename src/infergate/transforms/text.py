@@ -43,7 +43,7 @@ class _BytesStep(TensorStep):
         return (Spec(BYTES, spec.shape, self.max_result_bytes(spec)),)
 
     def max_result_bytes(self, spec: Spec) -> int:
-        """Return the maximum length of the result's data in bytes, or 0 for metadata."""
+        """Return the maximum length of the result's data in bytes. It is 0 for metadata."""
         return spec.max_bytes
 
     backward_specs = forward_specs

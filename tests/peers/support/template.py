@@ -1,8 +1,8 @@
 """A process that has loaded infergate and forks a gateway on request.
 
-Most of a gateway's start is loading modules, and a test run starts some hundred gateways. A forked
-gateway reads its configuration, opens its sockets and ends like any other. The client side is
-``forked``.
+Most of a gateway's start is loading modules, and a test run starts several hundred gateways. A
+forked gateway reads its configuration, opens its sockets and ends like any other. The client side
+is ``forked``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 17
-"""The maximum size of a message in bytes."""
+"""The maximum size in bytes of a request from ``forked``."""
 
 
 def _load() -> None:
@@ -57,7 +57,7 @@ def _become(request: dict[str, Any], log: int) -> None:
 
 
 def main() -> int:
-    """Handle requests for a fork, or for the exit code of a fork."""
+    """Fork a gateway or return the exit code of a fork, for each request on the control socket."""
     sys.path[0] = ""  # this file's folder contains no modules to import
     control = socket.socket(fileno=int(sys.argv[1]))
     _load()
@@ -69,14 +69,14 @@ def main() -> int:
         if "ended" in request:
             status = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
         else:
-            begun, has_begun = os.pipe()
+            started_reader, started_writer = os.pipe()
             status = os.fork()
             if not status:
                 _become(request, *descriptors)
                 break
-            os.close(has_begun)
-            os.read(begun, 1)  # the child has closed all inherited descriptors
-            os.close(begun)
+            os.close(started_writer)
+            os.read(started_reader, 1)  # the child has closed all inherited descriptors
+            os.close(started_reader)
             os.close(*descriptors)
         control.send(str(status).encode())
     control.detach()

@@ -27,7 +27,7 @@ def test_the_verdict_on_the_cpu_of_each_round(changed: Sequence[float], verdict:
     assert judge(result)[1] == verdict
 
 
-def test_unmeasured_rows_do_not_fail() -> None:
+def test_a_row_with_too_little_cpu_is_not_judged() -> None:
     result = Result("row", (runs(BASELINE, "own", cpus=[0]), runs(CHANGED, "own", cpus=[5])))
     assert judge(result)[1] == "too little to measure"
 

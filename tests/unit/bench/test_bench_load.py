@@ -65,7 +65,7 @@ def _client(size: int) -> Contender:
 def test_a_real_client_is_measured_after_its_connections_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu_times = iter([0.0, 0.0, 100.0, 1000.0, 200.0, 1300.0])  # before, settled, and after
+    cpu_times = iter([0.0, 0.0, 100.0, 1000.0, 200.0, 1300.0])  # at the start, settled, at the end
     monkeypatch.setattr(load, "cpu", lambda _: next(cpu_times))
     monkeypatch.setattr(load, "SETTLE_SECONDS", 0.1)
     run = load.run(_client(7), 30, Pace(2, 100), tmp_path)

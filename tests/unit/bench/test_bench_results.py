@@ -33,7 +33,7 @@ def test_a_difference_is_formed_within_each_round() -> None:
     assert results.difference(ours, direct, results.p50) == results.Spread(0.75, 0.5, 1.0)
 
 
-def test_a_spread_of_equal_values_is_one_number() -> None:
+def test_a_spread_is_formatted_with_its_range_unless_it_has_one_value() -> None:
     assert str(results.spread([2.0])) == "2.00"
     assert str(results.spread([1, 2, 4])) == "2.00 [1.00..4.00]"
 

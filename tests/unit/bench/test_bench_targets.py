@@ -102,14 +102,14 @@ def test_a_table_has_a_line_for_each_row() -> None:
         results=[Result(work.GRPC_IMAGE, (ours, peer))], notes=["compat was not measured"]
     )
     table = targets(bench).split("\n\n")[0].splitlines()
-    assert len(table) == 4  # CPU and rate
+    assert len(table) == 4  # a header of two lines, and rows for CPU and rate
     assert len({line.count("|") for line in table}) == 1
     assert cells(table[3])[-1] == "4.00: target"
     assert targets(bench).endswith("- compat was not measured")
     assert [cells(line)[1] for line in details(bench).splitlines()[2:]] == ["us", "them"]
 
 
-def test_the_floor_and_the_second_peer_of_a_comparison() -> None:
+def test_a_comparison_has_a_floor_and_a_row_for_each_peer() -> None:
     contenders = (
         runs("us", "own", cpus=[200]), runs("Envoy", cpus=[100]), runs(work.RELAY, cpus=[30]),
         runs(work.REST_PROXY, cpus=[150]),
@@ -135,7 +135,7 @@ def test_real_clients_are_compared_with_h2load_by_variant() -> None:
     assert (grpc_go.work, grpc_go.found) == (work.BY_GRPC_GO, {})
 
 
-def test_workers_are_compared_with_one() -> None:
+def test_several_workers_are_compared_with_one_worker() -> None:
     table = rows(curve(work.WORKERS, {4: 109, 1: 100, 2: 104}))
     assert [row.work.rpartition(" ")[2] for row in table] == ["2", "4"]
     assert [row.bound.judged(row.found["own"]) for row in table] == ["target", "required"]

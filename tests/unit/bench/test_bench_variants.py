@@ -45,7 +45,7 @@ def test_the_default_interpreter_is_not_measured_twice(monkeypatch: pytest.Monke
     assert "is the default interpreter" in available(["own-system"])[1][0]
 
 
-def test_the_cpu_time_of_a_session() -> None:
+def test_the_cpu_time_of_a_session_is_measured() -> None:
     code = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -37,7 +37,7 @@ async def test_the_client_waits_until_a_late_server_disconnects_it() -> None:
         assert await UNREAD.outcomes(target) == {"cut off"}
 
 
-async def test_a_server_that_disconnects_nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disconnect_after_the_limit_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak_attackers, "_PATIENCE", 0.5)
     async with serving(32 << 20, closes_after=2.0) as target:
         assert await UNREAD.outcomes(target) == {"late"}

@@ -1,4 +1,4 @@
-"""Growth that a soak reports as a leak, and growth that it accepts."""
+"""The verdict of a soak: memory growth, unreleased resources, failures, and metrics."""
 
 import dataclasses
 import math
@@ -90,8 +90,8 @@ def test_resources_that_are_not_released_are_problems(after: dict[str, int], exp
 
 
 def test_logged_bugs_are_a_problem() -> None:
-    problems = soak_verdict.problems("gateway", BEFORE, [], BEFORE, "Traceback")
-    assert problems == ["gateway logged bugs:\nTraceback"]
+    texts = soak_verdict.problems("gateway", BEFORE, [], BEFORE, "Traceback")
+    assert texts == ["gateway logged bugs:\nTraceback"]
 
 
 def test_unexplained_failures_are_errors() -> None:

@@ -1,4 +1,4 @@
-"""The comparison of complete outcomes: errors, presence of outputs, and streams."""
+"""The comparison of complete outcomes: errors, outputs, streams, limits and redaction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_equal_values_give_an_equal_comparison_with_both_durations() -> None:
         (stream(kind=Kind.TIMEOUT), stream(fp32("x", 1), kind=Kind.TIMEOUT), "responses"),
     ],
 )
-def test_outcomes_are_compared_by_kind(expected: Outcome, actual: Outcome, cause: str) -> None:
+def test_kinds_and_lengths_are_compared(expected: Outcome, actual: Outcome, cause: str) -> None:
     comparison = compare(NO_RULES, expected, actual)
     assert (comparison.cause, comparison.is_equal) == (cause, not cause)
     assert comparison.required_atol == (math.inf if cause else 0)
@@ -67,8 +67,8 @@ def test_outcomes_are_compared_by_kind(expected: Outcome, actual: Outcome, cause
 def test_outputs_are_compared_by_name_datatype_and_shape_first(
     expected: tuple[Tensor, ...], actual: tuple[Tensor, ...], cause: str, values: tuple[str, str]
 ) -> None:
-    rest = fp32("y", 5)
-    comparison = compare(NO_RULES, outcome(*expected, rest), outcome(rest, *actual))
+    unchanged = fp32("y", 5)
+    comparison = compare(NO_RULES, outcome(*expected, unchanged), outcome(unchanged, *actual))
     assert causes(comparison) == {"x": cause, "y": ""}
     worst = comparison.outputs[0].worst
     assert worst is not None
@@ -147,7 +147,7 @@ def test_values_of_redacted_outputs_are_not_in_the_summary() -> None:
 
 
 def test_response_bodies_are_not_in_the_summary_if_anything_is_redacted() -> None:
-    body = OpaqueParameters({}, ("tfs-rest",), b"classify\0{}")
+    body = OpaqueParameters({}, ("tfs-unchanged",), b"classify\0{}")
     served, mirrored = (
         outcome(Tensor("response", Datatype.BYTES, (1,), pack_bytes([text])))
         for text in (b"PATIENT 1", b"PATIENT 2")

@@ -37,7 +37,7 @@ HOSTILE = (
     "&lt;&amp;",
     "a\nb\tc\x1b[31m\u202e\x00",
 )
-VOID = {"meta"}
+VOID_TAGS = {"meta"}
 FAILURES = [
     compare(NO_RULES, outcome(fp32("x", 1)), actual)
     for actual in (failure(Kind.TIMEOUT), outcome())
@@ -61,7 +61,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in VOID:
+        if tag not in VOID_TAGS:
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -162,7 +162,7 @@ def test_outcomes_and_missing_outputs_are_in_every_report() -> None:
         assert "no output" in report
 
 
-def test_doubt_about_the_noise_is_noted() -> None:
+def test_the_text_says_if_differences_may_be_noise() -> None:
     summary = Summary()
     for number in range(100):
         noise = compare_values(1, 1) if number < 10 else None
@@ -203,14 +203,14 @@ def test_names_are_escaped(name: str) -> None:
     assert set(page.tags) & {"script", "img", "link", "iframe"} == set()
     assert not [value for key, value in page.attributes if key.startswith("on")]
     text = "".join(page.texts)
-    printed = name.replace("\n", "\\n").replace("\t", "\\t").replace("\x1b", "\\u001b")
-    printed = printed.replace("\u202e", "\\u202e").replace("\x00", "\\u0000")
-    assert text.count(printed) >= 5
+    escaped = name.replace("\n", "\\n").replace("\t", "\\t").replace("\x1b", "\\u001b")
+    escaped = escaped.replace("\u202e", "\\u202e").replace("\x00", "\\u0000")
+    assert text.count(escaped) >= 5
     for report in (render_text(summary), render_html(summary)):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", report)
 
 
-def test_values_of_servers_are_escaped() -> None:
+def test_texts_of_a_loaded_summary_are_escaped() -> None:
     summary = Summary.from_json(json.loads(json.dumps(_with_texts("<script>\x1b"))))
     page = Page(render_html(summary))
     assert "script" not in page.tags
@@ -305,7 +305,7 @@ def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
     )
 )
 def test_every_summary_that_is_accepted_can_be_rendered(replacements: dict[int, Any]) -> None:
-    document = _all_kinds().as_json()
+    document = _mixed_summary().as_json()
     numbers = list(numbers_in(document["routes"]))
     for position, number in replacements.items():
         container, key = numbers[position % len(numbers)]
@@ -319,7 +319,7 @@ def test_every_summary_that_is_accepted_can_be_rendered(replacements: dict[int, 
     json.dumps(report_json(summary), allow_nan=False)
 
 
-def _all_kinds() -> Summary:
+def _mixed_summary() -> Summary:
     summary = Summary()
     for value in (1.0, 2.0, math.nan):
         noise = compare_values(1, 1.5)
@@ -331,7 +331,7 @@ def _all_kinds() -> Summary:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0, "0 ms"), (0.000123, "0.123 ms"), (0.5, "500 ms"), (90.0, "90 s")]
 )
-def test_durations_are_short(seconds: float, text: str) -> None:
+def test_durations_have_a_suitable_unit(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
@@ -341,9 +341,9 @@ def test_an_empty_model_can_be_rendered() -> None:
     Page(render_html(summary))
 
 
-@pytest.mark.parametrize("make", [sample, _all_kinds])
-def test_tables_of_the_text_fit_80_columns(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make_summary", [sample, _mixed_summary])
+def test_text_tables_fit_80_columns(make_summary: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    rows = [line for line in render_text(make()).splitlines() if line.startswith("  ")]
+    rows = [line for line in render_text(make_summary()).splitlines() if line.startswith("  ")]
     assert rows
     assert max(map(len, rows)) <= 80

@@ -50,7 +50,7 @@ def test_a_row_agrees_if_some_choice_of_the_largest_elements_is_the_same(
     assert result.distance == differing / len(rows)
 
 
-def test_more_required_elements_than_k_disagree() -> None:
+def test_rows_without_a_common_choice_of_largest_elements_differ() -> None:
     rule = OutputRule(top_k=3)
     result = compare_arrays(Datatype.INT8, [5, 5, 1, 1], [1, 1, 5, 5], rule)
     assert result.differing_rows == 1
@@ -124,7 +124,7 @@ def test_the_rounding_of_a_cosine_does_not_make_identical_rows_differ(datatype: 
     assert compare_arrays(datatype, rows, rows, OutputRule(cosine=1.0)).cause == ""
 
 
-def test_the_minimum_of_the_cosine_decides() -> None:
+def test_rows_pass_if_their_cosine_reaches_the_minimum() -> None:
     angle = math.acos(0.95)
     actual = [math.cos(angle), math.sin(angle)]
     for minimum, cause in ((0.949, ""), (0.951, "values")):

@@ -92,5 +92,5 @@ def test_values_out_of_range_are_rejected(fields: dict[str, Any], message: str) 
         (OutputRule(ignore=True), Datatype.BOOL, "exact, ignored"),
     ],
 )
-def test_a_check_describes_itself(rule: OutputRule, datatype: Datatype, text: str) -> None:
+def test_a_check_is_described_as_text(rule: OutputRule, datatype: Datatype, text: str) -> None:
     assert ComparisonRules(outputs={"x": rule}).resolve("x", datatype).describe() == text

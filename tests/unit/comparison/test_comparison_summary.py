@@ -44,10 +44,10 @@ REJECTED = [
     for first in (Kind.NOT_FOUND, Kind.BAD_REQUEST)
     for second in (Kind.NOT_FOUND, Kind.BAD_REQUEST)
 ]
-Added = tuple[str, str, Comparison, Comparison | None, float, str]
+Addition = tuple[str, str, Comparison, Comparison | None, float, str]
 
 
-def additions() -> st.SearchStrategy[list[Added]]:
+def additions() -> st.SearchStrategy[list[Addition]]:
     return st.lists(
         st.tuples(
             st.sampled_from("ab"),
@@ -61,7 +61,7 @@ def additions() -> st.SearchStrategy[list[Added]]:
     )
 
 
-def summary_of(added: list[Added]) -> Summary:
+def summary_of(added: list[Addition]) -> Summary:
     summary = Summary()
     for route, model, comparison, noise, time, request_id in added:
         summary.add(route, model, comparison, noise, time=time, request_id=request_id)
@@ -77,7 +77,7 @@ def merged(*summaries: Summary) -> Summary:
 
 @given(first=additions(), second=additions(), third=additions())
 def test_merging_is_associative_and_equals_adding_in_one_go(
-    first: list[Added], second: list[Added], third: list[Added]
+    first: list[Addition], second: list[Addition], third: list[Addition]
 ) -> None:
     a, b, c = map(summary_of, (first, second, third))
     before = copy.deepcopy((a, b, c))
@@ -90,7 +90,7 @@ def test_merging_is_associative_and_equals_adding_in_one_go(
 
 @pytest.mark.parametrize("step", [1, 7, -1])
 def test_the_models_that_keep_an_entry_do_not_depend_on_the_order(step: int) -> None:
-    added: list[Added] = [
+    added: list[Addition] = [
         ("r", f"m{number % 97:02}", COMPARISONS[number % 9], None, 0.0, f"{number}")
         for number in range(200)
     ]
@@ -101,14 +101,14 @@ def test_the_models_that_keep_an_entry_do_not_depend_on_the_order(step: int) -> 
     assert merged(*halves) == merged(*halves[::-1]) == expected
 
 
-def _by_steps(added: list[Added], step: int) -> list[Added]:
+def _by_steps(added: list[Addition], step: int) -> list[Addition]:
     return [each for start in range(step) for each in added[start::step]]
 
 
 @pytest.mark.parametrize("rejected", REJECTED)
 def test_names_of_models_that_may_not_exist_do_not_displace_models(rejected: Comparison) -> None:
-    served: list[Added] = [("r", "digits", COMPARISONS[0], None, 0.0, "")] * 5
-    invented: list[Added] = [("r", f"aa{n}", rejected, None, 0.0, "") for n in range(10, 56)]
+    served: list[Addition] = [("r", "digits", COMPARISONS[0], None, 0.0, "")] * 5
+    invented: list[Addition] = [("r", f"aa{n}", rejected, None, 0.0, "") for n in range(10, 56)]
     summary = summary_of([*served, *invented])
     assert {name: each.compared for name, each in summary.routes["r"].items()} == {
         "digits": 5,
@@ -146,7 +146,7 @@ def test_the_verdict_on_a_rejected_request_comes_from_its_own_entry() -> None:
     assert list(summary.routes["r"]) == [OTHER]
 
 
-def test_clients_cannot_make_a_summary_long() -> None:
+def test_a_summary_has_limited_numbers_of_models_outputs_and_intervals() -> None:
     summary = Summary()
     for number in range(1000):
         comparison = compare_values(1, 2, name=f"output-{999 - number}")
@@ -162,7 +162,7 @@ def test_clients_cannot_make_a_summary_long() -> None:
 
 
 @given(added=additions())
-def test_a_summary_survives_json(added: list[Added]) -> None:
+def test_a_summary_round_trips_through_json(added: list[Addition]) -> None:
     summary = summary_of(added)
     text = json.dumps(summary.as_json(), allow_nan=False)
     assert Summary.from_json(json.loads(text)) == summary

@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 @st.composite
 def pairs(draw: st.DrawFn, datatype: Datatype) -> list[Pair]:
-    """Pairs of elements of ``datatype`` that are equal, close, or unrelated."""
+    """Draw pairs of elements of ``datatype`` that are equal, close, or unrelated."""
     values = st.one_of(
         st.floats(width=32 if datatype is Datatype.BF16 else WIDTHS[datatype]),
         st.floats(-2, 2, width=16),
@@ -69,7 +69,7 @@ TOLERANCES = st.sampled_from((0.0, 1e-9, 1e-5, 1e-3, 0.1, 0.5))
 
 @pytest.mark.parametrize("datatype", sorted(DEFAULT_TOLERANCES, key=lambda each: each.value))
 @given(data=st.data(), atol=TOLERANCES, rtol=TOLERANCES)
-def test_elements_pass_as_in_numpy(
+def test_elements_pass_as_in_numpy_isclose(
     data: st.DataObject, atol: float, rtol: float, datatype: Datatype
 ) -> None:
     expected, actual = arrays(datatype, data.draw(pairs(datatype)))
@@ -120,8 +120,8 @@ def test_the_required_atol_is_corrected_for_rounding() -> None:
 
 
 def polygraphy_passes(expected: Floats, actual: Floats, atol: float, rtol: float) -> Any:
-    """Apply Polygraphy's rule ``elemwise``: an element fails if it exceeds both tolerances. NaN
-    always fails; expected zeros are replaced by the machine epsilon."""
+    """Return which elements pass Polygraphy's rule ``elemwise``. An element fails if it exceeds
+    both tolerances. NaN always fails; expected zeros are replaced by the machine epsilon."""
     with np.errstate(all="ignore"):
         absolute = np.abs(actual - expected)
         relative = absolute / np.abs(np.where(expected == 0, np.finfo(np.float64).eps, expected))
@@ -143,7 +143,7 @@ def test_every_element_that_passes_in_polygraphy_passes(
 
 
 @given(drawn=pairs(Datatype.FP32))
-def test_without_rtol_the_required_atol_is_that_of_polygraphy(drawn: list[Pair]) -> None:
+def test_without_rtol_the_required_atol_is_the_maximum_absolute_error(drawn: list[Pair]) -> None:
     expected, actual = arrays(Datatype.FP32, drawn)
     finite = np.isfinite(expected) & np.isfinite(actual)
     result = compare_arrays(
@@ -211,7 +211,7 @@ def test_bytes_are_compared_element_by_element(drawn: list[tuple[bytes, bytes]])
     )
 
 
-def test_true_is_any_byte_but_zero() -> None:
+def test_differing_bool_elements_are_counted() -> None:
     result = compare_arrays(Datatype.BOOL, [True, False, True], [True, True, True])
     assert (result.stats.failing, result.first and result.first.expected) == (1, "False")
 
@@ -271,22 +271,22 @@ def test_empty_tensors_are_equal(datatype: Datatype, shape: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("quantile", [0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99, 1.0])
-def test_the_share_of_elements_decides_with_a_quantile(quantile: float) -> None:
-    def compared(atol: float) -> OutputComparison:
+def test_a_quantile_is_the_minimum_share_of_passing_elements(quantile: float) -> None:
+    def compare_with(atol: float) -> OutputComparison:
         rule = OutputRule(atol=atol, rtol=0.0, quantile=quantile)
         return compare_arrays(Datatype.FP64, np.zeros(count), actual, rule)
 
     for count in range(1, 21):
         for failing in range(count + 1):
             actual = np.array([10.0 + each for each in range(failing)] + [0.0] * (count - failing))
-            result = compared(1.0)
+            result = compare_with(1.0)
             assert (result.cause == "") == ((count - failing) / count >= quantile)
-            assert compared(result.required_atol).cause == ""
+            assert compare_with(result.required_atol).cause == ""
             if result.required_atol:
-                assert compared(result.required_atol * 0.99).cause == "values"
+                assert compare_with(result.required_atol * 0.99).cause == "values"
 
 
-def test_a_quantile_of_exact_elements() -> None:
+def test_a_quantile_applies_to_elements_that_are_compared_exactly() -> None:
     rule = OutputRule(quantile=0.5)
     assert compare_arrays(Datatype.INT8, [1, 2], [1, 3], rule).cause == ""
     assert compare_arrays(Datatype.BYTES, [b"a", b"b"], [b"c", b"d"], rule).cause == "values"

@@ -76,7 +76,7 @@ def test_zero_and_infinity_have_bins_of_their_own() -> None:
         (counts(1000, 1000, math.inf), counts(1000, 1000, 1.0), Verdict.DIFFERENT),
     ],
 )
-def test_the_verdict_on_differences_and_noise(
+def test_the_verdict_depends_on_differences_and_noise(
     differences: DifferenceCounts, noise: DifferenceCounts, verdict: Verdict
 ) -> None:
     assert judge(differences, noise).verdict is verdict
@@ -150,8 +150,8 @@ def test_the_judgement_is_that_of_the_rule_applied_to_each_bin(
     assert judge(differences, noise) == reference_judge(differences, noise)
 
 
-class ReadBins(Counter[int]):
-    """Counts the bins that are read."""
+class CountingBins(Counter[int]):
+    """Counts the bins that are bin_counts."""
 
     reads = 0
 
@@ -173,12 +173,12 @@ class ReadBins(Counter[int]):
 
 
 def test_a_judgement_reads_each_bin_a_few_times_only() -> None:
-    read = [ReadBins(dict.fromkeys(range(BIN_COUNT), 10)) for _ in range(2)]
-    differences, noise = (DifferenceCounts(20 * BIN_COUNT, bins) for bins in read)
-    for bins in read:
+    bin_counts = [CountingBins(dict.fromkeys(range(BIN_COUNT), 10)) for _ in range(2)]
+    differences, noise = (DifferenceCounts(20 * BIN_COUNT, bins) for bins in bin_counts)
+    for bins in bin_counts:
         bins.reads = 0
     assert judge(differences, noise).verdict is Verdict.WITHIN_NOISE
-    assert all(0 < bins.reads <= 8 * BIN_COUNT for bins in read)
+    assert all(0 < bins.reads <= 8 * BIN_COUNT for bins in bin_counts)
 
 
 def test_a_cached_judgement_is_repeated_until_the_counts_change(

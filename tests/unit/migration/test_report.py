@@ -21,18 +21,18 @@ from infergate.recording.writer import RecordingFile
 from recordings import exchange
 
 
-def store(folder: Path, name: str, each: Exchange, other: Exchange) -> None:
+def store(folder: Path, name: str, served: Exchange, mirrored: Exchange) -> None:
     file = RecordingFile(folder / f"{name}.igrec")
-    file.append(encode_exchange(each, {"new": other.outcome}))
+    file.append(encode_exchange(served, {"new": mirrored.outcome}))
     file.close()
 
 
 def summary(*numbers: int) -> Summary:
-    made = Summary()
+    result = Summary()
     for number in numbers:
         outcomes = exchange(1).outcome, exchange(number).outcome
-        made.add("route", "m", compare(ComparisonRules(), *outcomes), time=1000.0)
-    return made
+        result.add("route", "m", compare(ComparisonRules(), *outcomes), time=1000.0)
+    return result
 
 
 def test_stored_mismatches_are_compared_again(tmp_path: Path) -> None:

@@ -186,8 +186,8 @@ async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory(
         account.release()
         assert admission.bytes == 320_000, "the memory of the thread's tensors was released"
         assert backend.concurrency_stats.in_use == 1
-        too_late = "the deadline passed while the request waited in the queue"
-        with pytest.raises(GatewayError, match=too_late):
+        expected = "the deadline passed while the request waited in the queue"
+        with pytest.raises(GatewayError, match=expected):
             await infer(served, request())
         plugin_kit.RELEASE.set()
         await until(lambda: not backend.concurrency_stats.in_use)
@@ -284,7 +284,7 @@ async def test_an_abandoned_stream_is_closed() -> None:
         await until(lambda: backend._model.closed)
 
 
-async def test_start_and_close_run_once() -> None:
+async def test_a_model_is_started_and_later_closed() -> None:
     async with gateway() as served:
         backend: Any = served.backends[0]
         model = backend._model

@@ -41,7 +41,7 @@ EXCHANGE = Exchange(
     1_700_000_000.5,
 )
 TIMEOUT = GatewayError(Kind.TIMEOUT, "no response", detail="10.0.0.7:8001")
-NAME = re.compile("[a-z0-9]{1,20}")
+ATTRIBUTE_NAME = re.compile("[a-z0-9]{1,20}")
 
 
 def events(exchange: Exchange = EXCHANGE, mode: Any = "all") -> list[CloudEvent]:
@@ -52,7 +52,7 @@ def data(event: CloudEvent) -> Any:
     return json.loads(event.data)
 
 
-def test_an_inference_is_a_pair_with_kserves_attributes() -> None:
+def test_an_inference_is_a_pair_of_events_with_kserves_attributes() -> None:
     request, response = events()
     assert request.attributes == {
         "specversion": "1.0",
@@ -79,7 +79,7 @@ def test_an_inference_is_a_pair_with_kserves_attributes() -> None:
         "statuscode": 200,
         "durationms": 250,
     }
-    assert all(NAME.fullmatch(name) for name in response.attributes)
+    assert all(ATTRIBUTE_NAME.fullmatch(name) for name in response.attributes)
 
 
 def test_the_data_is_v2_json_without_the_requested_outputs() -> None:
@@ -133,11 +133,11 @@ def test_data_is_always_valid_json() -> None:
         Tensor("none", Datatype.INT8, (0, 3), b""),
     )
 
-    def strict(word: str) -> None:
+    def reject_constant(word: str) -> None:
         raise AssertionError(word)
 
     request, _ = events(replace(EXCHANGE, request=replace(REQUEST, inputs=tensors)))
-    inputs = json.loads(request.data, parse_constant=strict)["inputs"]
+    inputs = json.loads(request.data, parse_constant=reject_constant)["inputs"]
     for tensor in inputs[:3]:
         assert tensor["data"] == ["NaN", "Infinity", "-Infinity", 1.5]
         assert np.array_equal(np.array(tensor["data"], np.float32), values, equal_nan=True)
@@ -147,9 +147,8 @@ def test_data_is_always_valid_json() -> None:
 
 
 def test_events_satisfy_the_rules_of_trustyai() -> None:
-    """TrustyAI's models (src/endpoints/consumer) reject requested outputs, and data of another
-    size.
-    """
+    """TrustyAI's models (src/endpoints/consumer) reject requested outputs, and data whose
+    size does not match the shape."""
     for event, key in zip(events(), ("inputs", "outputs"), strict=True):
         body = data(event)
         assert body.keys() <= {"id", "parameters", "model_name", "model_version", key}

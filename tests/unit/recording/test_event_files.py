@@ -1,5 +1,5 @@
-"""Files of events: they are private, rotated and bounded, and have complete lines. A failure to
-write affects no request.
+"""Files of events: they are private, rotated and bounded, and have only complete lines, even
+after a failed write.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ async def test_a_failed_write_leaves_no_incomplete_line(
     await write(sink, event("a"))
     written = 0
 
-    def short(descriptor: int, data: Any) -> int:
+    def write_partially(descriptor: int, data: Any) -> int:
         nonlocal written
         if written:
             raise OSError(number, os.strerror(number))
         written = real(descriptor, data[:10])
         return written
 
-    monkeypatch.setattr(os, "write", short)
+    monkeypatch.setattr(os, "write", write_partially)
     assert await write(sink, event("b")) == {"failed": 1}
     assert os.strerror(number) in sink.error
     monkeypatch.undo()
@@ -94,7 +94,7 @@ async def test_a_failed_write_leaves_no_incomplete_line(
     now[0] += 10
     assert await write(sink, event("c")) == {"sent": 1}
     contents = [file.read_bytes() for file in sorted(files(tmp_path))]
-    # no file is added on a full disk; an incomplete file is not continued
+    # On a full disk, the same file is continued; after another error, a new file is started.
     assert len(contents) == count
     assert b"".join(contents) == event("a")[1] + event("c")[1]
     await sink.close()
@@ -137,7 +137,7 @@ async def test_the_name_of_a_file_that_another_process_moved_is_not_used_again(
 async def test_events_are_not_added_to_a_file_of_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getpid", lambda: 1)  # as in two containers
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # process IDs may be equal in two containers
     monkeypatch.setattr(time, "strftime", lambda *_: "20261126T120000Z")
     clock = [0.0]
     first, second, third = (EventFiles(tmp_path, 1000, 10_000, lambda: clock[0]) for _ in range(3))
@@ -145,7 +145,7 @@ async def test_events_are_not_added_to_a_file_of_another_process(
     assert await write(second, event("b")) == {"failed": 1}
     clock[0] = 60.0
     assert await write(second, event("c")) == {"sent": 1}
-    monkeypatch.setattr(os, "getpid", lambda: 2)  # as in one container
+    monkeypatch.setattr(os, "getpid", lambda: 2)  # process IDs in one container differ
     assert await write(third, event("d")) == {"sent": 1}
     assert sorted(file.read_bytes()[::LINE] for file in files(tmp_path)) == [b"a", b"c", b"d"]
     await asyncio.gather(first.close(), second.close(), third.close())

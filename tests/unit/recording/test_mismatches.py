@@ -91,14 +91,14 @@ def test_a_full_folder_takes_no_more_until_files_are_removed(
     monkeypatch.setattr("infergate.recording.mismatches.time.monotonic", lambda: now[0])
     first, second = folder_at(tmp_path, **limits), folder_at(tmp_path, **limits)  # two workers
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "notes.txt").write_bytes(bytes(5000))  # not counted
+    (tmp_path / "kept" / "notes.txt").write_bytes(bytes(5000))  # this file is not counted
     results = [first.store(EXCHANGE, MIRRORED, "new") for _ in range(2)]
     while FULL not in results:
         results.append(second.store(EXCHANGE, MIRRORED, "new"))
     stored = [file for file in files(tmp_path) if file.suffix != ".txt"]
     assert len(stored) == results.count(STORED) >= 2
     stored[0].unlink()
-    assert second.store(EXCHANGE, MIRRORED, "new") == FULL  # listed once a second
+    assert second.store(EXCHANGE, MIRRORED, "new") == FULL  # the folder is listed once a second
     now[0] += 1
     assert second.store(EXCHANGE, MIRRORED, "new") == STORED
     assert first.store(EXCHANGE, MIRRORED, "new") == FULL

@@ -181,7 +181,7 @@ async def test_only_small_tensors_are_written_by_the_event_loop() -> None:
     assert running.results == {"sent": 4}
 
 
-async def test_without_helpers_a_thread_writes_large_tensors() -> None:
+async def test_large_tensors_are_logged_without_helpers() -> None:
     async with start_log(has_helpers=False) as running:
         running.log.add(exchange(100_000), "request", UNLIMITED)
     assert running.results == {"sent": 1}
@@ -258,15 +258,15 @@ async def test_a_sink_that_hangs_does_not_prevent_closing(monkeypatch: pytest.Mo
 
 async def test_a_redacted_body_and_the_response_to_it_are_not_logged() -> None:
     body = OpaqueParameters({"p": "PATIENT"}, ("tfs-rest",), b"classify\0PATIENT")
-    answer = Tensor("response", Datatype.BYTES, (1,), pack_bytes([b"PATIENT"]))
-    outcome = Outcome((InferResponse("m", outputs=(answer,)),))
+    response = Tensor("response", Datatype.BYTES, (1,), pack_bytes([b"PATIENT"]))
+    outcome = Outcome((InferResponse("m", outputs=(response,)),))
     async with start_log(redaction=Redaction(removed=["y"])) as running:
         running.add(Exchange(InferRequest("m", parameters=body), outcome))
     assert len(running.sent) == 2
     assert "PATIENT" not in repr(running.sent)
 
 
-async def test_redaction_applies_before_anything_is_encoded() -> None:
+async def test_redacted_headers_and_tensors_are_not_logged() -> None:
     redaction = Redaction(["x-tenant", "authorization"], ["x"])
     headers = {"x-tenant": "a", "authorization": "secret", "x-other": "b"}
     async with start_log(redaction=redaction) as running:
@@ -281,9 +281,9 @@ async def test_a_route_may_omit_errors() -> None:
     context = RequestContext("peer")
     failed = exchange(error=GatewayError(Kind.TIMEOUT, "late"))
     async with start_log() as running:
-        quiet = running.log.observer("m", 0, "all", errors=False)
-        assert not quiet.selects(failed.request, context)
-        quiet.observe(failed, UNLIMITED)
+        observer = running.log.observer("m", 0, "all", errors=False)
+        assert not observer.selects(failed.request, context)
+        observer.observe(failed, UNLIMITED)
         running.log.observer("m", 100, "response", errors=True).observe(failed, UNLIMITED)
     ((headers, body),) = running.sent
     assert headers["ce-statuscode"] == "504"

@@ -41,7 +41,7 @@ def _with_responses(count: int) -> Exchange:
     return Exchange(InferRequest("m"), Outcome((InferResponse(""),) * count))
 
 
-_LONG: dict[str, Callable[[], bytes]] = {
+_OVERSIZED: dict[str, Callable[[], bytes]] = {
     "responses": lambda: _record(outcome={"responses": [_EMPTY] * 100_000}),
     "outputs": lambda: _record(outcome={"responses": [{"outputs": [_EMPTY] * 100_000}]}),
     "further outcomes": lambda: _record(further_outcomes=[_EMPTY] * 100_001),
@@ -52,7 +52,7 @@ _LONG: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("make_record", _LONG.values(), ids=_LONG)
+@pytest.mark.parametrize("make_record", _OVERSIZED.values(), ids=_OVERSIZED)
 def test_a_record_of_too_many_objects_is_a_damaged_part(
     tmp_path: Path, make_record: Callable[[], bytes]
 ) -> None:
@@ -72,7 +72,7 @@ def test_a_record_of_too_many_objects_is_rejected_before_it_is_parsed(
     parsed: list[int] = []
     monkeypatch.setattr(encoding, "parse_checked", lambda _, data: parsed.append(len(data)))
     with pytest.raises(MalformedMessageError, match="more than 100000 responses"):
-        decode_exchange(_LONG["responses"]())
+        decode_exchange(_OVERSIZED["responses"]())
     assert parsed == []
 
 

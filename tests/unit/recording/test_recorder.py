@@ -1,4 +1,4 @@
-"""The recorder: sampling, the limits of its queue, memory, and files that cannot be written."""
+"""The recorder: sampling, limits, memory, starting, stopping, and failures to write files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def running_recorder(path: Path, **fields: Any) -> AsyncIterator[Recording
 
 
 class Disk:
-    """Blocks the writer's thread before each record until ``released`` is set."""
+    """Blocks the writer's thread until ``released`` is set, and then raises ``error``, if set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._append = RecordingDirectory.append
@@ -277,7 +277,7 @@ async def test_after_a_stop_the_file_is_complete_and_nothing_is_recorded(tmp_pat
         await recording.recorder.stop()
         assert len(recording.exchanges()) == 1
         assert not recording.recorder.status()["file"]
-        recording.recorder.record(sample_exchange(), UNLIMITED)  # in progress during the stop
+        recording.recorder.record(sample_exchange(), UNLIMITED)  # it ended after the stop
         assert recording.results == {"recorded": 1, "not_written": 1}
         recording.recorder.start()
         recording.recorder.record(sample_exchange(), UNLIMITED)
@@ -416,7 +416,7 @@ async def test_an_observed_exchange_is_recorded(tmp_path: Path) -> None:
         assert [exchange.request.id for exchange in recording.exchanges()] == ["id-3"]
 
 
-async def test_a_busy_writer_thread_reports_once_for_many_exchanges(
+async def test_the_writer_thread_reports_many_exchanges_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = 0

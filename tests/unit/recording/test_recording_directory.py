@@ -147,10 +147,10 @@ def test_workers_share_the_total_size_with_files_of_earlier_workers(tmp_path: Pa
 def test_workers_remove_only_their_own_files(tmp_path: Path) -> None:
     other = RecordingDirectory(settings(tmp_path, worker=1, workers=2))
     fill(other)
-    kept = files(tmp_path)
-    own = RecordingDirectory(settings(tmp_path, worker=0, workers=2, removes_oldest=True))
-    write(own, *[1000] * 100)
-    assert set(kept) < set(files(tmp_path))
+    other_files = files(tmp_path)
+    directory = RecordingDirectory(settings(tmp_path, worker=0, workers=2, removes_oldest=True))
+    write(directory, *[1000] * 100)
+    assert set(other_files) < set(files(tmp_path))
     assert total_file_size(tmp_path) <= 100 * KIB
 
 

@@ -79,8 +79,8 @@ def damage(parts: Sequence[RecordedExchange | DamagedPart]) -> list[DamagedPart]
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Path:
-    return written(tmp_path / "three", *map(sample_exchange, range(3)))
+def recording(tmp_path: Path) -> Path:
+    return written(tmp_path / "recording", *map(sample_exchange, range(3)))
 
 
 # ---- round trips
@@ -217,9 +217,9 @@ def _assert_complete(parts: Sequence[RecordedExchange | DamagedPart], size: int)
     assert position == size
 
 
-def test_a_truncated_file_loses_only_its_last_record(three: Path, tmp_path: Path) -> None:
-    content = three.read_bytes()
-    ends = [part.position + part.length for part in read_recording(three)]
+def test_a_truncated_file_loses_only_its_last_record(recording: Path, tmp_path: Path) -> None:
+    content = recording.read_bytes()
+    ends = [part.position + part.length for part in read_recording(recording)]
     for size in range(FILE_HEADER_BYTES, len(content)):
         parts = read_bytes(tmp_path / "cut", content[:size])
         complete = sum(end <= size for end in ends)
@@ -227,18 +227,18 @@ def test_a_truncated_file_loses_only_its_last_record(three: Path, tmp_path: Path
         assert len(damage(parts)) == (size not in {FILE_HEADER_BYTES, *ends})
 
 
-def test_the_reason_of_a_truncated_record_names_the_missing_bytes(three: Path) -> None:
-    content = three.read_bytes()
-    *_, last = read_recording(three)
-    *_, damaged = read_bytes(three, content[:-5])
+def test_the_reason_of_a_truncated_record_names_the_missing_bytes(recording: Path) -> None:
+    content = recording.read_bytes()
+    *_, last = read_recording(recording)
+    *_, damaged = read_bytes(recording, content[:-5])
     assert damaged == DamagedPart(
         last.position, last.length - 5, "the file ends 5 bytes before the end of the record"
     )
 
 
-def test_zeros_after_the_last_record_are_one_damaged_part(three: Path) -> None:
-    content = three.read_bytes()
-    parts = read_bytes(three, content + bytes(3 << 20))
+def test_zeros_after_the_last_record_are_one_damaged_part(recording: Path) -> None:
+    content = recording.read_bytes()
+    parts = read_bytes(recording, content + bytes(3 << 20))
     assert len(records(parts)) == 3
     assert damage(parts) == [DamagedPart(len(content), 3 << 20, "there is no valid frame header")]
 
@@ -367,11 +367,11 @@ def test_a_foreign_file_is_an_error_with_its_name(tmp_path: Path, content: bytes
         read_bytes(path, content)
 
 
-def test_a_file_of_a_newer_version_is_an_error_with_the_position(three: Path) -> None:
+def test_a_file_of_a_newer_version_is_an_error_with_the_position(recording: Path) -> None:
     header = struct.pack("<8sI8s", b"\x89IGREC\r\n", 2, ID)
-    content = header + struct.pack("<I", zlib.crc32(header)) + three.read_bytes()[24:]
+    content = header + struct.pack("<I", zlib.crc32(header)) + recording.read_bytes()[24:]
     with pytest.raises(RecordingError, match=r"byte 8: the format version is 2; .* up to 1"):
-        read_bytes(three, content)
+        read_bytes(recording, content)
 
 
 def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:

@@ -29,12 +29,12 @@ EXCHANGE = Exchange(
     InferRequest("m", inputs=(TEXT, IMAGE, SAFE)),
     Outcome((InferResponse("m", outputs=(SAFE, IMAGE)), InferResponse("m", outputs=(TEXT,)))),
 )
-ANSWER = Tensor("response", Datatype.BYTES, (1,), pack_bytes([b'{"ssn": "PATIENT"}']))
+RESPONSE_TENSOR = Tensor("response", Datatype.BYTES, (1,), pack_bytes([b'{"ssn": "PATIENT"}']))
 FORWARDED = Exchange(
     InferRequest(
         "m", parameters=OpaqueParameters({"l": "PATIENT"}, ("tfs-rest",), b"classify\0PATIENT")
     ),
-    Outcome((InferResponse("m", outputs=(ANSWER,)),)),
+    Outcome((InferResponse("m", outputs=(RESPONSE_TENSOR,)),)),
 )
 
 

@@ -1,4 +1,4 @@
-"""``BackgroundGateway``: its models, its recordings, and the requests that it keeps."""
+"""``BackgroundGateway``: its models, recordings, configuration and errors, and kept requests."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_a_triton_client_calls_a_fake_model_and_the_test_sees_its_requests() -> 
         assert gateway.requests == []
 
 
-def test_a_stream_of_a_fake_model() -> None:
-    def count(inputs: Any) -> Any:
+def test_a_generator_of_a_fake_model_is_a_stream() -> None:
+    def values(inputs: Any) -> Any:
         for value in inputs["x"]:
             yield {"y": [value]}
 
     received: SimpleQueue[Any] = SimpleQueue()
     with (
-        BackgroundGateway(models=[fake(count)]) as gateway,
+        BackgroundGateway(models=[fake(values)]) as gateway,
         triton_grpc.InferenceServerClient(gateway.grpc) as client,
     ):
         entry = input_of(triton_grpc, 1, 2)
@@ -197,7 +197,7 @@ def test_a_configuration_writes_no_files_and_opens_no_connections(tmp_path: Path
             },
             "cache": {"redis": {"url": url}},
         }
-        model = fake(lambda _: {"y": np.array([next(calls)], np.float32)})  # no response is equal
+        model = fake(lambda _: {"y": np.array([next(calls)], np.float32)})  # all responses differ
         with BackgroundGateway(config, models=[model], folder=tmp_path) as gateway:
             assert infer_http(gateway, "m", 1, 2) == [0]
             metrics = f"{gateway.addresses['admin'].url}/metrics"

@@ -67,7 +67,7 @@ async def test_only_requested_outputs_are_returned() -> None:
     assert [each.name for each in response.outputs] == ["n"]
 
 
-async def test_requests_are_compared_with_the_metadata() -> None:
+async def test_a_request_that_does_not_fit_the_metadata_is_rejected() -> None:
     request = InferRequest("m", inputs=(tensor("x", [[1, 2]]),))
     with raises_kind(Kind.BAD_REQUEST, "data-type is 'INT64', but model 'm' expects 'FP32'"):
         await responses(model(double), request)
@@ -96,7 +96,7 @@ async def test_a_function_may_choose_the_error() -> None:
         await responses(model(busy))
 
 
-async def test_a_batch_dimension_is_declared() -> None:
+async def test_the_maximum_batch_size_is_declared_and_enforced() -> None:
     fake = model(double, max_batch_size=2)
     assert fake.metadata.max_batch_size == 2
     with raises_kind(Kind.BAD_REQUEST, "batch-size must be <= 2"):

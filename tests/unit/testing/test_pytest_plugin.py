@@ -1,4 +1,4 @@
-"""The pytest plugin in test runs of its own."""
+"""The pytest plugin, in pytest runs that the tests start."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_pytest_finds_the_plugin() -> None:
     assert project["entry-points"]["pytest11"] == {"infergate": MODULE}
 
 
-def test_the_installed_plugin_costs_nothing_before_it_is_used(tmp_path: Path) -> None:
-    """pytest would rewrite the assertions of all modules of an installed package with a plugin."""
+def test_the_installed_plugin_imports_and_rewrites_no_other_modules(tmp_path: Path) -> None:
+    """By default, pytest rewrites the assertions of all modules of a package with a plugin."""
     installed = tmp_path / "infergate-0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: infergate\nVersion: 0\n")

@@ -47,11 +47,11 @@ async def test_recorded_errors_and_streams_are_returned() -> None:
     model = RecordedModel([failed, stream])
     with raises_kind(Kind.OVERLOADED, "busy"):
         await responses(model, exchange(1).request)
-    repeated = model.stream(exchange(2).request)
+    stream_responses = model.stream(exchange(2).request)
     for value in (1, 2):
-        assert (await anext(repeated)).outputs[0].numpy().tolist() == [value]
+        assert (await anext(stream_responses)).outputs[0].numpy().tolist() == [value]
     with raises_kind(Kind.OVERLOADED, "busy"):
-        await anext(repeated)
+        await anext(stream_responses)
     assert model.metadata.decoupled
 
 

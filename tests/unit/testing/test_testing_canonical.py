@@ -35,7 +35,7 @@ def test_responses_round_trip(response: messages.InferResponse) -> None:
         ),
     ],
 )
-def test_every_other_value_round_trips(value: object) -> None:
+def test_other_operations_and_responses_round_trip(value: object) -> None:
     assert from_json(to_json(value)) == value  # type: ignore[arg-type]
 
 

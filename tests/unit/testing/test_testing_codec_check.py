@@ -1,4 +1,4 @@
-"""``check_codec`` reports every broken rule: each test breaks a codec in one way."""
+"""``check_codec`` accepts a sound codec, and reports rules that a codec breaks."""
 
 import gzip
 from collections.abc import Callable
@@ -119,8 +119,8 @@ class KeepsTheBackendsModel(Sound):
         return wire
 
 
-def plugin(make: Callable[[], Any], base: CodecPlugin = PLUGIN) -> CodecPlugin:
-    return replace(base, create=lambda _: make())
+def plugin(create: Callable[[], Any], base: CodecPlugin = PLUGIN) -> CodecPlugin:
+    return replace(base, create=lambda _: create())
 
 
 def test_a_sound_codec_passes() -> None:
@@ -128,7 +128,7 @@ def test_a_sound_codec_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "expected"),
+    ("create", "expected"),
     [
         (Misnamed, "named other"),
         (NoDatatypes, "datatype"),
@@ -146,9 +146,9 @@ def test_a_sound_codec_passes() -> None:
         (OverlooksSequences, "sequence 9223372036854775808"),
     ],
 )
-def test_a_broken_rule_is_named(make: type[Sound], expected: str) -> None:
+def test_a_broken_rule_is_named(create: type[Sound], expected: str) -> None:
     with pytest.raises(AssertionError, match=expected):
-        check_codec(plugin(make))
+        check_codec(plugin(create))
 
 
 def test_open_request_may_change_only_the_encoding() -> None:

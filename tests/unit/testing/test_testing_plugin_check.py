@@ -1,4 +1,4 @@
-"""The checks for authors of plug-ins and of codecs with streams reject what the gateway rejects."""
+"""The checks of plug-ins and of streams of codecs report what the gateway would reject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vector loader and runner accept valid cases and report every kind of invalid one."""
+"""The vector loader and runner accept valid cases and report invalid cases."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -32,7 +32,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def decode(tensor: Tensor, **settings: Any) -> npt.NDArray[Any]:
-    """Measure and decode ``tensor``, as a request would."""
+    """Decode ``tensor`` as for a request, and check that the result has the measured size."""
     step = DecodeImage(tensor="image", **settings)
     assert not step.find_problem(is_input=True)
     (group,) = RouteTransforms([step], (), batch=step.batch).input_groups
@@ -43,7 +43,7 @@ def decode(tensor: Tensor, **settings: Any) -> npt.NDArray[Any]:
     return result.numpy()
 
 
-def refused(tensor: Tensor, **settings: Any) -> str:
+def failure(tensor: Tensor, **settings: Any) -> str:
     """Return the error of decoding ``tensor``."""
     with raises_kind(Kind.BAD_REQUEST) as caught:
         decode(tensor, **settings)
@@ -166,34 +166,34 @@ def test_a_decompression_bomb_is_refused_by_its_header() -> None:
     bomb = png_bomb(10_000, 10_000)
     assert len(bomb) < 20_000
     good = encoded(PHOTO)
-    error = refused(images_tensor(good, bomb), size=(8, 8))
+    error = failure(images_tensor(good, bomb), size=(8, 8))
     assert "element 1: an image of 10000 x 10000 pixels" in error
     assert "67108864 (max_pixels)" in error
 
 
-def test_the_limit_of_pixels_applies_to_all_images_together() -> None:
+def test_the_limits_of_pixels_and_images_apply_to_a_whole_tensor() -> None:
     data = encoded(PHOTO)
     assert decode(images_tensor(data, data), max_pixels=1200).shape == (2, 20, 30, 3)
-    assert "element 1" in refused(images_tensor(data, data), max_pixels=1199)
-    assert "3 images; the limit is 2" in refused(images_tensor(data, data, data), max_images=2)
+    assert "element 1" in failure(images_tensor(data, data), max_pixels=1199)
+    assert "3 images; the limit is 2" in failure(images_tensor(data, data, data), max_images=2)
 
 
 def test_a_thin_image_is_refused_because_resizing_it_would_take_gigabytes() -> None:
     thin = images_tensor(png_bomb(1, 1_000_000))
-    assert "1 x 1000000" in refused(thin, size=(224, 224))
-    assert "1 x 1000000" in refused(thin, size=(224, 224), resize="crop", shorter_side=256)
+    assert "1 x 1000000" in failure(thin, size=(224, 224))
+    assert "1 x 1000000" in failure(thin, size=(224, 224), resize="crop", shorter_side=256)
 
 
 def test_a_jpeg_with_two_sizes_is_refused() -> None:
     jpeg = bytearray(encoded(PHOTO, "JPEG"))
     frame = bytes(jpeg[jpeg.index(b"\xff\xc0") :][:19])
     two_sizes = bytes(jpeg[:2]) + frame + bytes(jpeg[2:])
-    assert "two sizes" in refused(images_tensor(two_sizes))
+    assert "two sizes" in failure(images_tensor(two_sizes))
 
 
-def test_long_text_in_a_png_is_not_inflated() -> None:
+def test_a_png_with_long_compressed_texts_is_refused() -> None:
     text = chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(1_000_000), 9))
-    assert "cannot be decoded" in refused(images_tensor(png_bomb(8, 8, *[text] * 4)))
+    assert "cannot be decoded" in failure(images_tensor(png_bomb(8, 8, *[text] * 4)))
 
 
 def test_a_jpeg_with_hundreds_of_scans_is_refused() -> None:
@@ -201,7 +201,7 @@ def test_a_jpeg_with_hundreds_of_scans_is_refused() -> None:
     start = data.index(b"\xff\xda")
     end = data.index(b"\xff", start + 20)
     scans = data[:start] + data[start:end] * 101 + data[start:]
-    assert "more than 100 scans" in refused(images_tensor(scans))
+    assert "more than 100 scans" in failure(images_tensor(scans))
 
 
 def test_a_jpeg_with_thousands_of_fill_bytes_is_refused() -> None:
@@ -209,25 +209,25 @@ def test_a_jpeg_with_thousands_of_fill_bytes_is_refused() -> None:
     few = data[:2] + b"\xff" * 10 + data[2:]
     np.testing.assert_array_equal(decode(images_tensor(few)), decode(images_tensor(data)))
     many = data[:2] + b"\xff" * 5000 + data[2:]
-    assert "more than 4096 fill bytes" in refused(images_tensor(many))
+    assert "more than 4096 fill bytes" in failure(images_tensor(many))
 
 
 def test_a_jpeg_with_many_segments_of_exif_is_refused() -> None:
     data = encoded(PHOTO, "JPEG")
     segment = b"\xff\xe1\x00\x0aExif\0\0II"
     many = data[:2] + segment * 33 + data[2:]
-    assert "more than 32 EXIF segments" in refused(images_tensor(many))
+    assert "more than 32 EXIF segments" in failure(images_tensor(many))
 
 
 def test_an_image_with_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_header, "_MAX_CHUNKS", 50)
     many = png_bomb(8, 8, *[chunk(b"tEXt", b"")] * 50)
-    assert "more than 50 chunks" in refused(images_tensor(many))
+    assert "more than 50 chunks" in failure(images_tensor(many))
     monkeypatch.setattr(image_header, "_MAX_CHUNKS", 53)  # with IHDR, IDAT and IEND
     assert image_header.read_header(many).pixels == 64
     jpeg = encoded(PHOTO, "JPEG")
     segments = jpeg[:2] + b"\xff\xfe\x00\x02" * 1024 + jpeg[2:]
-    assert "more than 1024 segments" in refused(images_tensor(segments))
+    assert "more than 1024 segments" in failure(images_tensor(segments))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
@@ -235,14 +235,14 @@ def test_every_truncated_image_is_refused(kind: str) -> None:
     data = encoded(photo(4, 5), kind)
     tail = 20 if kind == "PNG" else 2  # decoders ignore a missing end mark or checksum
     for length in range(len(data) - tail):
-        assert "element 0" in refused(images_tensor(data[:length]))
+        assert "element 0" in failure(images_tensor(data[:length]))
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"GIF89a", b"/9j/!!!!", b"\xff\xd8\xff", b"RIFF1234WEBPVP8?" + bytes(30)]
 )
 def test_data_that_is_not_an_image_is_refused(data: bytes) -> None:
-    assert "element 0" in refused(images_tensor(data))
+    assert "element 0" in failure(images_tensor(data))
 
 
 CORRUPTIBLE = [
@@ -271,11 +271,11 @@ def test_an_error_does_not_contain_the_address_of_an_object() -> None:
 
 def test_images_of_different_sizes_need_a_size() -> None:
     data = images_tensor(encoded(PHOTO), encoded(photo(9, 9)))
-    assert "set 'size'" in refused(data)
+    assert "set 'size'" in failure(data)
     assert decode(data, size=(4, 4)).shape == (2, 4, 4, 3)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1, 2)])
 def test_a_shape_that_is_not_a_batch_is_refused(shape: tuple[int, ...]) -> None:
     tensor = images_tensor(*[encoded(PHOTO)] * math.prod(shape), shape=shape)
-    assert "expected shape [N] or [N, 1]" in refused(tensor)
+    assert "expected shape [N] or [N, 1]" in failure(tensor)

@@ -122,7 +122,7 @@ OUTPUT_STEPS: list[DrawStep] = [*INPUT_STEPS, _softmax, _argmax, _top_k]
 
 @st.composite
 def tensors(draw: st.DrawFn) -> dict[str, Tensor]:
-    """Draw up to three tensors of small numbers or Base64 with the same batch size."""
+    """Draw up to three tensors of small numbers or Base64 with the pair batch size."""
     batch = draw(_SMALL)
     result = {}
     for name in "abc"[: draw(st.integers(1, 3))]:
@@ -146,9 +146,9 @@ def draw_steps(data: st.DataObject, tensors: Tensors, kinds: list[DrawStep]) -> 
         step: Step | None
         if kind is None:
             other = data.draw(st.sampled_from(sorted(tensors)))
-            same = tensors[name], tensors[other]
-            joins = name != other and len({(each.datatype, each.shape) for each in same}) == 1
-            fits = joins and len(same[0].shape) > 1
+            pair = tensors[name], tensors[other]
+            joins = name != other and len({(each.datatype, each.shape) for each in pair}) == 1
+            fits = joins and len(pair[0].shape) > 1
             step = Concatenate(tensors=(name, other), to=f"{name}j") if fits else None
         else:
             step = kind(data, tensors[name])

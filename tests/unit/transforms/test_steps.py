@@ -1,4 +1,4 @@
-"""The result of each step, compared with numpy, and the errors, which name the tensor."""
+"""The steps of transforms: results, errors, settings, metadata and memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def output(step: Step, *tensors: Tensor) -> Array:
     return result.numpy()
 
 
-def refused(step: Step, *tensors: Tensor) -> str:
+def failure(step: Step, *tensors: Tensor) -> str:
     group = input_group(step)
     with raises_kind(Kind.BAD_REQUEST) as caught:
         _ = group.measure(tensors), group.run(tensors)
@@ -90,7 +90,7 @@ def test_a_value_that_an_integer_cannot_hold_is_an_error(value: float, to: Datat
     if to is Datatype.INT64 and abs(value) < 1000:
         assert output(step, tensor).tolist() == [[1, int(value)]]
     else:
-        assert f"input 'x': {to.value} cannot hold" in refused(step, tensor)
+        assert f"input 'x': {to.value} cannot hold" in failure(step, tensor)
 
 
 def test_the_limits_of_integers_are_exact() -> None:
@@ -100,7 +100,7 @@ def test_the_limits_of_integers_are_exact() -> None:
         result = output(Cast(tensor="x", to=to), tensor_from_array("x", to, limits))
         assert result.tolist() == [info.min, info.max]
     largest = tensor_from_array("x", Datatype.UINT64, np.array([2**63], np.uint64))
-    error = refused(Cast(tensor="x", to=Datatype.INT64), largest)
+    error = failure(Cast(tensor="x", to=Datatype.INT64), largest)
     assert "cannot hold 9223372036854775808" in error
 
 
@@ -109,15 +109,15 @@ def test_the_limits_of_integers_are_exact() -> None:
 )
 def test_a_finite_value_never_becomes_infinite(value: float, to: Datatype) -> None:
     tensor = tensor_from_array("x", Datatype.FP64, np.array([np.inf, np.nan, value]))
-    assert f"{to.value} cannot hold" in refused(Cast(tensor="x", to=to), tensor)
+    assert f"{to.value} cannot hold" in failure(Cast(tensor="x", to=to), tensor)
     valid = tensor_from_array("x", Datatype.FP64, np.array([np.inf, np.nan, -np.inf]))
     np.testing.assert_array_equal(output(Cast(tensor="x", to=to), valid), [np.inf, np.nan, -np.inf])
 
 
 def test_cast_checks_the_datatype_of_clients() -> None:
     step = Cast(tensor="x", from_=Datatype.UINT8, to=Datatype.FP32)
-    assert refused(step, fp32([1])) == "input 'x': expected UINT8, got FP32"
-    assert "BYTES cannot be cast" in refused(Cast(tensor="x", to=Datatype.FP32), texts(b"1"))
+    assert failure(step, fp32([1])) == "input 'x': expected UINT8, got FP32"
+    assert "BYTES cannot be cast" in failure(Cast(tensor="x", to=Datatype.FP32), texts(b"1"))
 
 
 def test_scale_multiplies_then_adds_for_each_channel() -> None:
@@ -128,10 +128,10 @@ def test_scale_multiplies_then_adds_for_each_channel() -> None:
     np.testing.assert_array_equal(result, array * columns[0] + columns[1])
     result = output(Scale(tensor="x", factor=(1 / 255,)), fp32(array))
     np.testing.assert_array_equal(result, array * np.float32(1 / 255))
-    assert "3 numbers are configured" in refused(Scale(tensor="x", factor=factor), fp32(array))
+    assert "3 numbers are configured" in failure(Scale(tensor="x", factor=factor), fp32(array))
     integers = tensor_from_array("x", Datatype.UINT8, np.zeros((1, 2)))
-    assert "cast to a float first" in refused(Scale(tensor="x"), integers)
-    assert "is the batch" in refused(Scale(tensor="x", factor=(1.0, 2.0), axis=0), fp32(array))
+    assert "cast to a float first" in failure(Scale(tensor="x"), integers)
+    assert "is the batch" in failure(Scale(tensor="x", factor=(1.0, 2.0), axis=0), fp32(array))
 
 
 def test_transpose_and_reshape_keep_the_batch() -> None:
@@ -149,11 +149,11 @@ def test_transpose_and_reshape_keep_the_batch() -> None:
         "'order' has 3": Transpose(tensor="x", order=(0, 2, 1)),
     }
     for error, step in steps.items():
-        assert error in refused(step, fp32(array))
+        assert error in failure(step, fp32(array))
 
 
 def test_bits_of_bf16_are_moved_unchanged() -> None:
-    bits = np.array([[0x7F81, 0x3F80, 0xFFFF, 1]], "<u2")  # a signalling NaN among them
+    bits = np.array([[0x7F81, 0x3F80, 0xFFFF, 1]], "<u2")  # 0x7F81 is a signalling NaN
     tensor = Tensor("x", Datatype.BF16, (1, 4), bits.tobytes())
     flipped = run(Transpose(tensor="x", order=(0, 1)), tensor)["x"]
     parts = run(Split(tensor="x", to={"a": 1, "b": 3}), flipped)
@@ -170,7 +170,7 @@ def test_softmax_is_stable() -> None:
     np.testing.assert_allclose(output(Softmax(tensor="x"), fp32([[1000, 1000]])), [[0.5, 0.5]])
     wide = tensor_from_array("x", Datatype.FP64, SCORES.astype(np.float64))
     assert run(Softmax(tensor="x"), wide)["x"].datatype is Datatype.FP64
-    assert "is the batch" in refused(Softmax(tensor="x"), fp32([1, 2]))
+    assert "is the batch" in failure(Softmax(tensor="x"), fp32([1, 2]))
 
 
 def test_argmax_and_top_k_rank_as_numpy_does() -> None:
@@ -182,8 +182,8 @@ def test_argmax_and_top_k_rank_as_numpy_does() -> None:
     order = np.argsort(-SCORES, axis=-1, kind="stable")[:, :2]
     np.testing.assert_array_equal(outputs["i"].numpy(), order)
     np.testing.assert_array_equal(outputs["v"].numpy(), np.take_along_axis(SCORES, order, -1))
-    named = [["abcd"[index].encode() if index < 4 else b"" for index in row] for row in order]
-    assert outputs["l"].numpy().tolist() == named
+    labels = [["abcd"[index].encode() if index < 4 else b"" for index in row] for row in order]
+    assert outputs["l"].numpy().tolist() == labels
     assert run(TopK(tensor="x", k=9, values="v"), fp32(SCORES))["v"].shape == (3, 5)
 
 
@@ -205,8 +205,8 @@ def test_tensors_are_renamed_copied_selected_and_dropped() -> None:
     assert [*run(Copy(tensor="a", to="c"), a, b)] == ["a", "c", "b"]
     assert [*run(Select(names=("b", "a")), a, b)] == ["b", "a"]
     assert [*run(Drop(names=("a",)), a, b)] == ["b"]
-    assert "two tensors with this name" in refused(Rename(names={"a": "b"}), a, b)
-    assert "two tensors with this name" in refused(Copy(tensor="a", to="b"), a, b)
+    assert "two tensors with this name" in failure(Rename(names={"a": "b"}), a, b)
+    assert "two tensors with this name" in failure(Copy(tensor="a", to="b"), a, b)
 
 
 def test_constants_are_repeated_for_the_batch() -> None:
@@ -218,7 +218,7 @@ def test_constants_are_repeated_for_the_batch() -> None:
     assert run(words, fp32([1, 2]))["t"].numpy().tolist() == ["é".encode()] * 2
     filled = Constant(tensor="t", datatype=Datatype.INT8, shape=(2, 2), value=(7,), batch=False)
     assert run(filled, fp32([1, 2]))["t"].numpy().tolist() == [[7, 7], [7, 7]]
-    assert refused(step, fp32([[1]], "t")) == "input 't': the route sets this input; do not send it"
+    assert failure(step, fp32([[1]], "t")) == "input 't': the route sets this input; do not send it"
 
 
 def test_an_input_of_the_client_replaces_the_default() -> None:
@@ -241,13 +241,13 @@ def test_concatenate_and_split_are_inverse() -> None:
     np.testing.assert_array_equal(joined.numpy(), np.float32(np.concatenate([first, second], 1)))
     parts = run(Split(tensor="x", to={"a": 1, "b": 4}, axis=1), joined)
     np.testing.assert_array_equal(parts["b"].numpy(), np.float32(second))
-    error = refused(Split(tensor="x", to={"a": 4}, axis=1), joined)
+    error = failure(Split(tensor="x", to={"a": 4}, axis=1), joined)
     assert "the sizes in 'to' add up to 4" in error
     step = Concatenate(tensors=("a", "b"), to="x")
-    assert "expected shape" in refused(step, fp32(first, "a"), fp32(second, "b"))
+    assert "expected shape" in failure(step, fp32(first, "a"), fp32(second, "b"))
     integers = tensor_from_array("b", Datatype.INT8, np.zeros((2, 1, 3)))
-    assert "input 'b': expected FP32" in refused(step, fp32(first, "a"), integers)
-    assert refused(step, fp32(first, "a")) == "input 'b': there is no such tensor"
+    assert "input 'b': expected FP32" in failure(step, fp32(first, "a"), integers)
+    assert failure(step, fp32(first, "a")) == "input 'b': there is no such tensor"
 
 
 # ---- text
@@ -257,7 +257,7 @@ def test_base64_is_decoded_and_encoded() -> None:
     encoded = run(Base64Encode(tensor="x"), texts(b"", b"a", b"\xff" * 100))["x"]
     assert output(Base64Decode(tensor="x"), encoded).tolist() == [b"", b"a", b"\xff" * 100]
     assert output(Base64Decode(tensor="x"), texts(b"YW\r\nJj\n")).tolist() == [b"abc"]
-    error = refused(Base64Decode(tensor="x"), texts(b"YQ==", b"!"))
+    error = failure(Base64Decode(tensor="x"), texts(b"YQ==", b"!"))
     assert error == "input 'x': element 1 is not Base64"
 
 
@@ -273,12 +273,12 @@ def test_text_is_encoded_as_numbers_and_decoded(datatype: Datatype) -> None:
 
 def test_text_that_does_not_fit_is_an_error_or_truncated() -> None:
     step = TextEncode(tensor="x", length=2)
-    assert "element 1 has 3 bytes; at most 2 fit" in refused(step, texts(b"", b"abc"))
+    assert "element 1 has 3 bytes; at most 2 fit" in failure(step, texts(b"", b"abc"))
     step = TextEncode(tensor="x", length=2, too_long="truncate")
     assert output(step, texts(b"abc")).tolist() == [[97, 98]]
     wide = tensor_from_array("x", Datatype.INT32, np.array([[97, 256]]))
-    step2 = TextDecode(tensor="x", length=2, datatype=Datatype.INT32)
-    assert "row 0 has values that are not bytes" in refused(step2, wide)
+    decode_step = TextDecode(tensor="x", length=2, datatype=Datatype.INT32)
+    assert "row 0 has values that are not bytes" in failure(decode_step, wide)
 
 
 def test_long_rows_for_many_texts_are_measured_without_allocating() -> None:
@@ -392,7 +392,7 @@ def test_requested_outputs_are_mapped_to_the_backends() -> None:
 
 
 def test_two_inputs_of_one_name_are_refused() -> None:
-    error = refused(Copy(tensor="x", to="y"), fp32([1]), fp32([2]))
+    error = failure(Copy(tensor="x", to="y"), fp32([1]), fp32([2]))
     assert error == "input 'x': there are two tensors with this name"
 
 
@@ -409,8 +409,8 @@ def test_a_cast_to_bf16_rounds_once(datatype: Datatype) -> None:
 def test_an_empty_tensor_that_numpy_cannot_represent_is_refused(shape: tuple[int, ...]) -> None:
     empty = Tensor("x", Datatype.FP32, shape, b"")
     cast = Cast(tensor="x", from_=Datatype.FP32, to=Datatype.INT8)
-    assert "is too large" in refused(cast, empty)
-    assert "is too large" in refused(Transpose(tensor="x", order=tuple(range(len(shape)))), empty)
+    assert "is too large" in failure(cast, empty)
+    assert "is too large" in failure(Transpose(tensor="x", order=tuple(range(len(shape)))), empty)
 
 
 def test_top_k_of_an_empty_tensor_takes_no_memory() -> None:

@@ -40,8 +40,8 @@ class Method:
 
 
 def _method(name: str, operation: Any, response_type: type[Response], **fields: Any) -> Method:
-    """Return the method `name`. The default functions are for requests with a model's name and
-    version, with only a name, or without fields, and for responses without fields."""
+    """Return the method `name`. `fields` replace defaults, which suit requests with a model's name
+    and version, only a name, or no fields, and responses without fields."""
     request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
     defaults: dict[str, Any] = {
         "path": f"/{SERVICE}/{name}",

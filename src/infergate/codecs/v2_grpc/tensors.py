@@ -112,8 +112,8 @@ def can_be_typed(tensors: Iterable[Tensor]) -> bool:
 
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
-    """Return the cost of writing typed contents, as the number of bytes of JSON that take as long
-    to write. An integer or string takes a few tenths of a microsecond."""
+    """Return the cost of writing typed contents, as the number of JSON bytes that are written in
+    the same time. An integer or string takes a few tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
         cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _COPIED_DATATYPES else 1)

@@ -55,7 +55,7 @@ cheaper than a system call for each part."""
 
 class HeadError(GatewayError):
     """The error for a request with an invalid head or invalid framing. ``status`` is the HTTP
-    status of the response, because no ``Kind`` has the statuses 408, 414, 431 and 505."""
+    status of the response; no ``Kind`` is mapped to 408, 414, 431 or 505."""
 
     def __init__(
         self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""
@@ -113,7 +113,7 @@ def body_too_large(size: int, limits: Limits) -> GatewayError:
 def check_head(
     method: str, target: str, version: tuple[int, ...], headers: Mapping[str, str], limits: Limits
 ) -> None:
-    """Validate a request head with ``headers`` from ``merge_headers``. Raises GatewayError."""
+    """Validate a request head; ``headers`` are from ``merge_headers``. Raises GatewayError."""
     if len(target) > limits.headers:
         raise uri_too_long(limits)
     if version < (1, 0):
