@@ -12,14 +12,14 @@ from .results import Bench, Metric, Result, p50, proxy_cpu
 
 PAGE = Path("docs/benchmarks.md")
 PLOTS = Path("docs/benchmarks")
-HOLDING_BLOCKS = (Path("README.md"), Path("docs/performance.md"))
+PAGES_WITH_BLOCKS = (Path("README.md"), Path("docs/performance.md"))
 _METHOD = (
     "[Decision 5](decisions/0005-benchmarks.md) describes the method, and "
     "[performance.md](performance.md) explains the results."
 )
 _NOISE = (
-    "This table shows how much the results of identical setups differ. A ratio that is no further "
-    "from 1 than these is not significant."
+    "This table shows how much the results of identical setups differ. A ratio in another table is "
+    "significant only if it is further from 1 than these ratios."
 )
 _SIDE_BY_SIDE = (
     "The values are medians over the rounds. A ratio divides infergate's result by the result of "
@@ -53,7 +53,7 @@ def publish(bench: Bench, project: Path) -> None:
         (project / PLOTS / name).write_text(document)
     (project / PAGE).write_text(page(bench))
     texts = blocks(bench)
-    for path in HOLDING_BLOCKS:
+    for path in PAGES_WITH_BLOCKS:
         text = (project / path).read_text()
         (project / path).write_text(filled(text, texts))
 
@@ -137,7 +137,7 @@ def plots(bench: Bench) -> Iterator[tuple[str, str]]:
 
 
 def format_size(size: int) -> str:
-    """Return the size in the largest unit of which there is at least one."""
+    """Return the size in the largest unit that is not larger than the size."""
     unit = min(2, int(math.log(size, _KIB)) - 1)
     return f"{size // _KIB ** (unit + 1)} {('KiB', 'MiB', 'GiB')[unit]}"
 

@@ -203,7 +203,7 @@ in_graphpipe(_CASE, "INPUT1", put(_body, follow_offset(_body, tensor_table(_body
 _inputs = input_text([1]) + input_text([1], "INPUT1")
 old(_CASE, "INPUT1", _inputs, FOUR, grpc="tensor data .* only 1 sets", model="pair")
 
-_NO_SIZES = "no size is sent beside the data"
+_NO_SIZES = "the request has no separate size field"
 _SIZES = ("a size below 0", "a size past the end", "surplus bytes")
 cannot(_SIZES, GRAPHPIPE, "an unsigned length precedes the elements of a vector")
 _STRING = b"\x03\0\0\0abc"
@@ -231,7 +231,7 @@ _ELEMENTS = (
 cannot(
     _ELEMENTS,
     (*GRAPHPIPE, *OLD),
-    "elements are the bytes of their datatype, and all bytes are elements",
+    "elements are raw bytes, and every bit pattern is a valid element",
 )
 
 # ---- messages --------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ in_graphpipe(
 
 _CASE = "a vector of 4 GiB"
 _LENGTH = b"\xff\xff\xff\xff\x0f"
-cannot([_CASE], [OLD_HTTP], "sizes are in other cases")
+cannot([_CASE], [OLD_HTTP], "the cases of sizes cover this format")
 _body = pipe(ints([1], FOUR))
 _vector = follow_offset(_body, tensor_table(_body) + _DATA)
 in_graphpipe(_CASE, r"input_tensors\[0\]\.data", put(_body, _vector, 2**32 - 1))
@@ -294,7 +294,7 @@ BAD["fewer elements than announced", TFS_RAW] = Bad(
 BAD["more elements than announced", TFS_RAW] = Bad(
     "INPUT0", predict(proto([1], tensor_content=FOUR * 2))
 )
-cannot(CASES[:2], [TFS_TYPED], "the last value is repeated, and values that are too many ignored")
+cannot(CASES[:2], [TFS_TYPED], "missing values repeat the last value, and extra values are ignored")
 _CASE = "a dimension of 0 and an element"
 cannot([_CASE], TFS, "contents of an empty tensor are ignored")
 for _case, _dims, _names in (
@@ -327,9 +327,9 @@ in_tfs("an unknown datatype", "INPUT0.*1000", predict(proto(dtype=1000, tensor_c
 cannot(["data for the first of two inputs only"], TFS, "a tensor without contents is filled with 0")
 cannot(_SIZES, TFS, _NO_SIZES)
 _CASE = "a string length past the end"
-cannot([_CASE], [TFS_TYPED], "strings are the format's own")
+cannot([_CASE], [TFS_TYPED], "protobuf delimits each string")
 BAD[_CASE, TFS_RAW] = Bad("INPUT0", predict(proto(dtype=_STRING_TYPE, tensor_content=b"\x05abc")))
-cannot(_ELEMENTS, [TFS_RAW], "elements are the bytes of their datatype, but for booleans")
+cannot(_ELEMENTS, [TFS_RAW], "elements are raw bytes: only booleans have invalid ones")
 for _case, _type, _data in (
     ("a boolean for an integer", _INT32, {"bool_val": [True]}),
     ("an integer out of range", _INT8, {"int_val": [300]}),
@@ -358,7 +358,7 @@ def in_lists(
 
 in_lists(CASES[0], r"'INPUT0'\[1\]: .* unexpected size: 1", "[[1, 2], [3]]", model="grid")
 in_lists(CASES[1], r"'INPUT0'\[1\]: .* unexpected size: 3", "[[1, 2], [3, 4, 5]]", model="grid")
-cannot(CASES[2:5], LISTS, "shapes are those of the lists")
+cannot(CASES[2:5], LISTS, "the lists determine the shape")
 in_lists(
     "thousands of dimensions", "'INPUT0': shape has .* dimensions", "[" * 900 + "7" + "]" * 900
 )

@@ -43,7 +43,7 @@ CONNECTIONS = 4
 
 @pytest.fixture
 def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create a file. While it exists, workers exit when they start."""
+    """Return the path of a file. While the file exists, workers exit when they start."""
     file = tmp_path / "crash"
     (tmp_path / "sitecustomize.py").write_text(CRASHING.format(file=str(file)))
     path = os.environ.get("PYTHONPATH", "")
@@ -133,12 +133,10 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
             other = await kill_a_worker(running)
         until(
             lambda: descriptors(running.pid) <= supervisor_fds,
-            "descriptors of the supervisor are back",
+            "the supervisor has no more descriptors than before",
         )
         (new,) = {*workers(running)} - {other}
-        until(
-            lambda: descriptors(new) <= worker_fds, "the new worker has no more than the old ones"
-        )
+        until(lambda: descriptors(new) <= worker_fds, "the new worker has as few descriptors")
         until(lambda: at_rest(running), "no request is in progress")
 
         await crash_repeatedly(running, crashing)
@@ -207,7 +205,7 @@ async def kill_the_supervisor(running: Infergate) -> None:
     host, _, port = running.http.rpartition(":")
 
     def is_free() -> bool:
-        """Wait a moment, because a thread may outlive its process briefly."""
+        """Return whether nothing listens. A thread may briefly outlive its process."""
         with socket.socket() as other:
             return other.connect_ex((host, int(port))) == errno.ECONNREFUSED
 

@@ -57,8 +57,9 @@ def _become(request: dict[str, Any], log: int) -> None:
 
 
 def main() -> int:
-    """Fork a gateway or return the exit code of a fork, for each request on the control socket."""
-    sys.path[0] = ""  # this file's folder contains no modules to import
+    """Serve the control socket: fork a gateway and send its process ID, or send the exit code of a
+    fork. In a fork, return the exit code of the gateway."""
+    sys.path[0] = ""  # this folder's modules are not top-level modules
     control = socket.socket(fileno=int(sys.argv[1]))
     _load()
     while True:

@@ -6,7 +6,7 @@ import pytest
 from bench import PROJECT, __main__
 from bench import comparisons as work
 from bench.publish import (
-    HOLDING_BLOCKS,
+    PAGES_WITH_BLOCKS,
     blocks,
     filled,
     format_size,
@@ -42,7 +42,7 @@ def bench() -> Bench:
 
 
 def test_publishing_is_complete_and_repeatable(bench: Bench, tmp_path: Path) -> None:
-    for path in HOLDING_BLOCKS:
+    for path in PAGES_WITH_BLOCKS:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("before\n<!-- bench: targets -->\nold\n<!-- /bench -->\nafter")
     publish(bench, tmp_path)
@@ -73,7 +73,7 @@ def test_a_block_without_an_end_is_an_error() -> None:
 
 def test_the_pages_have_only_generated_blocks(bench: Bench) -> None:
     generated = blocks(bench)
-    for path in HOLDING_BLOCKS:
+    for path in PAGES_WITH_BLOCKS:
         text = (PROJECT / path).read_text()
         names = [line.split()[2] for line in text.splitlines() if line.startswith("<!-- bench: ")]
         assert names

@@ -122,7 +122,7 @@ OUTPUT_STEPS: list[DrawStep] = [*INPUT_STEPS, _softmax, _argmax, _top_k]
 
 @st.composite
 def tensors(draw: st.DrawFn) -> dict[str, Tensor]:
-    """Draw up to three tensors of small numbers or Base64 with the pair batch size."""
+    """Draw up to three tensors of small numbers or Base64, with one batch size."""
     batch = draw(_SMALL)
     result = {}
     for name in "abc"[: draw(st.integers(1, 3))]:

@@ -2,7 +2,8 @@
 no I/O.
 
 Processes send the request counters as plain tuples, because metrics of thousands of routes would be
-expensive. All other data are metric families, which are summed as for a scrape."""
+expensive. They send pipeline counts and recent failures separately, and all other data as metric
+families, which are summed as for a scrape."""
 
 from __future__ import annotations
 

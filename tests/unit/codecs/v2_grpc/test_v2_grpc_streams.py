@@ -1,4 +1,4 @@
-"""The messages of ModelStreamInfer in both forms agree with tritonclient's protobuf classes."""
+"""Stream messages in the forms ``triton`` and ``plain``, checked with tritonclient's classes."""
 
 from contextlib import suppress
 from dataclasses import replace

@@ -39,7 +39,7 @@ def test_the_sequence_of_a_json_request(parameters: str, expected: object) -> No
 
 
 @pytest.mark.parametrize("wrong", ['{"a":1}', "null", "[1]", "true", "1.5"])
-def test_values_that_are_neither_numbers_nor_texts(wrong: str) -> None:
+def test_ids_that_are_neither_integers_nor_strings_are_rejected(wrong: str) -> None:
     wire = post(f'{{"parameters":{{"sequence_id":{wrong},"sequence_start":true}},{INPUTS}}}')
     for read in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with raises_kind(Kind.BAD_REQUEST, match="'sequence_id' must be an integer"):

@@ -57,7 +57,7 @@ async def test_every_protocol_is_detected_without_a_scheme() -> None:
     assert f"http://{addresses['graphpipe[0]']}" in urls
 
 
-async def test_the_ports_of_a_server_are_one_server_with_its_models() -> None:
+async def test_the_ports_of_a_server_are_reported_together() -> None:
     async with embedded_models() as addresses:
         findings = await probe(addresses["http"], addresses["grpc"])
     [found] = findings.servers

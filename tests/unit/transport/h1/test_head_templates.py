@@ -1,4 +1,4 @@
-"""Heads parsed by a template, which saves parsing them in full, have the same fields."""
+"""Reading a head with a template gives the same result as parsing it in full."""
 
 from typing import Any
 
