@@ -23,6 +23,8 @@ class AdminQueryError(Exception):
 
 def parse_admin_url(text: str) -> str:
     """Normalize the URL of an admin listener, or ``host:port``. Raises ValueError."""
+    if "@" in text:
+        raise ValueError(f"a user or password is not supported here; the key is in {KEY_VARIABLE}")
     url = urlsplit(text if "://" in text else f"http://{text}")
     if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
         raise ValueError(f"expected a URL like http://127.0.0.1:8002, got '{text}'")

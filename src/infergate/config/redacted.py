@@ -1,8 +1,8 @@
 """Formats a configuration, or the difference between two configurations, without secrets.
 
 The output hides the hashes of keys, users and passwords in URLs, the paths in the URLs of endpoints
-and of the payload log, the values of credential headers in routes, and texts and numbers in plug-in
-options whose names suggest credentials. Other values from environment variables are not hidden."""
+and of the payload log, the values of credential headers in routes, and plug-in options whose names
+suggest credentials. Other values from environment variables are not hidden."""
 
 from __future__ import annotations
 
@@ -80,17 +80,20 @@ def _to_yaml(data: Any) -> str:
 
 
 def _secrets(data: Any, path: _Path) -> Iterator[tuple[_Path, Any]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
+    masked = _redact_node(data, path)
+    if isinstance(masked, dict):
+        for key, value in masked.items():
             yield from _secrets(value, (*path, key))
-    elif isinstance(data, list):
-        for index, value in enumerate(data):
+    elif isinstance(masked, list):
+        for index, value in enumerate(masked):
             yield from _secrets(value, (*path, index))
-    elif isinstance(masked := _redact_scalar(data, path), str) and masked != data:
+    elif masked != data:
         yield path, data
 
 
-def _redact_scalar(value: Any, path: _Path) -> Any:
+def _redact_node(value: Any, path: _Path) -> Any:
+    """Return ``value`` or the text that is shown instead. A mapping or list under a name that
+    suggests credentials is hidden as a whole, because the keys of a mapping may be secrets."""
     if value is None or isinstance(value, bool):
         return value
     if any(may_hold_credentials(str(key)) for key in _option_keys(path)):
@@ -123,11 +126,11 @@ def _redact(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> 
     """Return a copy of ``data`` without secrets. Secrets at the paths in ``changed`` are marked."""
 
     def copy(value: Any, path: _Path) -> Any:
-        if isinstance(value, dict):
-            return {key: copy(item, (*path, key)) for key, item in value.items()}
-        if isinstance(value, list):
-            return [copy(item, (*path, index)) for index, item in enumerate(value)]
-        masked = _redact_scalar(value, path)
+        masked = _redact_node(value, path)
+        if isinstance(masked, dict):
+            return {key: copy(item, (*path, key)) for key, item in masked.items()}
+        if isinstance(masked, list):
+            return [copy(item, (*path, index)) for index, item in enumerate(masked)]
         return masked.replace(HIDDEN, "(hidden, changed)") if path in changed else masked
 
     return copy(data, ())

@@ -273,7 +273,12 @@ def parse_url(value: Any) -> Url:
         raise ValueError("a URL must not have a user, query or fragment here")
     match = _AUTHORITY.fullmatch(parts.netloc)
     assert match is not None  # it matches any text
-    host, port = _host(match[1], match[2]), None if match[3] is None else _port(match[3])
+    try:
+        host, port = _host(match[1], match[2]), None if match[3] is None else _port(match[3])
+    except ValueError:
+        if "@" in parts.path:  # the password of a user may contain a slash
+            raise ValueError("the host or port of the URL is invalid; no user is allowed") from None
+        raise
     return Url(parts.scheme, host, port, parts.path.rstrip("/"))
 
 

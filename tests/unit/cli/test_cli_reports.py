@@ -155,6 +155,15 @@ def test_an_invalid_url_is_reported(url: str) -> None:
         main(["health", "--admin", url])
 
 
+@pytest.mark.parametrize("url", ["http://me:hunter2@x:8002", "me:hunter2@x"])
+def test_a_password_in_a_url_is_not_repeated(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["health", "--admin", url])
+    text = capsys.readouterr().err
+    assert "the key is in INFERGATE_ADMIN_KEY" in text
+    assert "hunter2" not in text
+
+
 @pytest.mark.parametrize(
     ("buckets", "share", "expected"),
     [

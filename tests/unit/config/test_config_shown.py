@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,7 +10,7 @@ import yaml
 from infergate.assembly.endpoint_settings import configured_endpoints
 from infergate.config import Config, load
 from infergate.config.load import parse
-from infergate.config.redacted import HIDDEN_CHANGE, _redact, redacted_diff, redacted_yaml
+from infergate.config.redacted import HIDDEN_CHANGE, _redact, _secrets, redacted_diff, redacted_yaml
 from infergate.config.values import display_names
 from infergate.plugins import RequestHook
 from infergate.runtime.console.plan import plan
@@ -91,6 +92,16 @@ def test_options_of_plug_ins_that_may_be_credentials_are_hidden() -> None:
     assert str(redacted).count("(hidden)") == 5
     assert "shown" in str(redacted)
     assert redacted["listeners"]["codecs"]["my-codec"]["strict"] == "yes"
+
+
+def test_keys_of_a_mapping_that_may_be_credentials_are_hidden() -> None:
+    def hook(keys: Any) -> dict[str, Any]:
+        return {"hooks": {"guard": {"hook": "a:B", "options": {"api_keys": keys}}}}
+
+    assert _redact(hook({"hunter2": "team-a"})) == hook("(hidden)")
+    assert list(_secrets(hook(["hunter2"]), ())) == [
+        (("hooks", "guard", "options", "api_keys"), ["hunter2"])
+    ]
 
 
 def test_a_number_that_may_be_a_credential_is_hidden() -> None:

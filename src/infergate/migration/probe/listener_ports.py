@@ -13,8 +13,8 @@ _STEP: Final = 100
 
 
 class ListenerPorts:
-    """Assigns ports. If a probed TCP address is on this host, only free ports are assigned, so that
-    the gateway can run beside the server."""
+    """Assigns ports. If a probed address is on this host, only free ports are assigned, so that the
+    gateway can run beside the server."""
 
     def __init__(self, targets: Iterable[ProbeTarget]) -> None:
         self._used_ports: Final = {target.port for target in targets if _is_local(target.url.host)}
@@ -35,9 +35,12 @@ class ListenerPorts:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether ``host`` is an address to which this machine can bind a socket."""
+    """Return whether ``host`` is an address to which this machine can bind a socket, or empty,
+    which means a Unix socket."""
+    if not host:
+        return True
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM) if host else []
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
     return any(_can_bind(family, address) for family, _, _, _, address in found)

@@ -300,6 +300,7 @@ def test_ports_of_local_servers_and_of_other_programs_are_avoided() -> None:
         port = occupied.getsockname()[1]
         assert ports.assign(port) == port + 100
         assert ListenerPorts([parse_target("http://10.0.0.7:8000")]).assign(port) == port
+        assert ListenerPorts([parse_target("unix:/run/gp.sock")]).assign(port) == port + 100
     assert ListenerPorts([]).assign(8000) == 8000
 
 
