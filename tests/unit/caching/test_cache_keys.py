@@ -1,4 +1,4 @@
-"""Keys differ if and only if inferences differ in something that can change the response."""
+"""Cache keys: the parts of an inference that change the key, and uncacheable parameters."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ async def test_the_least_recently_used_values_are_evicted(store: ResponseStore) 
     assert store.usage().bytes <= SIZE
 
 
-async def test_values_beyond_the_size_are_not_kept(store: ResponseStore) -> None:
+async def test_a_value_larger_than_the_store_is_not_kept(store: ResponseStore) -> None:
     await store.put(key(1), value(b"abc"))
     assert not await store.put(key(2), value(b"x" * (SIZE + 1)))
     assert await store.get(key(1), 2.0) == value(b"abc")
