@@ -1,4 +1,4 @@
-"""Percentiles of the last response times."""
+"""Percentiles of recent response times."""
 
 from __future__ import annotations
 
