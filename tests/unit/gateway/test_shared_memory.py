@@ -1,4 +1,4 @@
-"""Shared memory regions: bounds, truncated files, unregistering during use, backends."""
+"""Shared memory regions: bounds, changed files, registration, audit, and backends with regions."""
 
 # ruff: noqa: ASYNC240 - the files are in memory
 
@@ -156,7 +156,7 @@ numbers = st.integers(0, SIZE // 2) | st.integers(0, 2 * SIZE) | st.integers(0, 
 def test_any_numbers_end_in_data_or_an_error(
     offset: int, size: int, begin: int, length: int, end: int
 ) -> None:
-    """Whatever is registered, and however the file changes, no byte outside the region is read."""
+    """Neither a registration nor a truncated file permits a read outside the region."""
     FILE.write_bytes(bytes(SIZE))
     request = replace(REGISTER, offset=offset, size=size)
     if not 0 < size <= SIZE - offset:
@@ -181,14 +181,14 @@ def test_any_numbers_end_in_data_or_an_error(
 
 async def test_truncation_between_check_and_read_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = await memory_with_region()
-    look = os.fstat
+    fstat = os.fstat
 
-    def cut_after(file: int) -> os.stat_result:
-        status = look(file)
+    def truncate_after_fstat(file: int) -> os.stat_result:
+        status = fstat(file)
         os.truncate(FILE, 10)
         return status
 
-    monkeypatch.setattr("infergate.gateway.shared_memory_region.os.fstat", cut_after)
+    monkeypatch.setattr("infergate.gateway.shared_memory_region.os.fstat", truncate_after_fstat)
     await error_of(memory, request_with(RegionRef("r", 0, 100)), match="become shorter")
 
 
@@ -216,7 +216,7 @@ async def test_no_output_is_written_if_one_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "apart"),
+    ("first", "second", "is_disjoint"),
     [
         (RegionRef("r", 0, 4), RegionRef("r", 0, 4), False),
         (RegionRef("r", 0, 4), RegionRef("r", 3, 4), False),
@@ -229,16 +229,16 @@ async def test_no_output_is_written_if_one_does_not_fit() -> None:
     ids=str,
 )
 async def test_no_output_is_written_over_another(
-    one: RegionRef, other: RegionRef, *, apart: bool
+    first: RegionRef, second: RegionRef, *, is_disjoint: bool
 ) -> None:
     memory = await memory_with_region()
     await memory.perform(replace(REGISTER, name="alias", offset=8, size=8), new_context())
-    outputs = tuple(RequestedOutput(*each) for each in (("A", {}, one), ("B", {}, other)))
+    outputs = tuple(RequestedOutput(*each) for each in (("A", {}, first), ("B", {}, second)))
     for order in (outputs, outputs[::-1]):
         request = InferRequest(
             "m", outputs=(*order, RequestedOutput("C", {}, RegionRef("r", 99, 9)))
         )
-        if apart:
+        if is_disjoint:
             async with memory.stage(request, BACKEND):
                 continue
         error = await error_of(memory, request)
@@ -271,8 +271,8 @@ async def test_large_data_is_copied_by_a_thread(
     ) as staged:
         assert staged.request.inputs[0].data == bytes(range(65))
         await staged.write_outputs(response_with(bytes(65)))
-    moved = [call.args[0].__name__ for call in to_thread.await_args_list]
-    assert moved == ["_read_inputs", "_write_outputs"]
+    functions = [call.args[0].__name__ for call in to_thread.await_args_list]
+    assert functions == ["_read_inputs", "_write_outputs"]
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
 
 
@@ -304,15 +304,15 @@ async def test_memory_held_by_requests_is_bounded() -> None:
     memory = await memory_with_region()
     too_many = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE), RegionRef("r", 0, 1))
     await error_of(memory, too_many, Kind.TOO_LARGE)
-    two = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
-    one = request_with(RegionRef("r", 0, SIZE))
-    async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
+    two_inputs = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
+    one_input = request_with(RegionRef("r", 0, SIZE))
+    async with memory.stage(two_inputs, BACKEND), memory.stage(one_input, BACKEND):
         error = await error_of(memory, request_with(RegionRef("r", 0, 1)), Kind.OVERLOADED)
         assert error.retry_after
-    async with memory.stage(two, BACKEND):
+    async with memory.stage(two_inputs, BACKEND):
         pass
     await error_of(memory, InferRequest("m", inputs=(tensor_in(RegionRef("r", 0, 8), shape=(9,)),)))
-    async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
+    async with memory.stage(two_inputs, BACKEND), memory.stage(one_input, BACKEND):
         pass  # a refused request holds nothing
 
 
@@ -464,16 +464,16 @@ async def test_registering_and_unregistering_are_audited(caplog: pytest.LogCaptu
     await memory.perform(CUDA, new_context())
     await memory.perform(UNREGISTER, new_context())
     await memory.perform(SharedMemoryUnregisterRequest(), new_context())
-    good, bad, cuda, unregistered, unregistered_all = caplog.messages
-    rest = """route='' backend="gpu's,other" peer=test request_id"""
-    assert good == (
-        f"shared_memory_register region='r' key='{KEY}' offset=0 size={SIZE} {rest}='r1' outcome=ok"
+    registered, rejected, cuda, unregistered, unregistered_all = caplog.messages
+    end = """route='' backend="gpu's,other" peer=test request_id"""
+    assert registered == (
+        f"shared_memory_register region='r' key='{KEY}' offset=0 size={SIZE} {end}='r1' outcome=ok"
     )
-    assert "key='/no\\nsuchxxx" in bad
-    assert bad.endswith("outcome=already_exists")
-    assert len(bad) < 500
+    assert "key='/no\\nsuchxxx" in rejected
+    assert rejected.endswith("outcome=already_exists")
+    assert len(rejected) < 500
     assert cuda.startswith("shared_memory_register region='gpu' device=0 size=64 ")
-    assert unregistered == f"shared_memory_unregister region='r' {rest}='' outcome=ok"
+    assert unregistered == f"shared_memory_unregister region='r' {end}='' outcome=ok"
     assert unregistered_all.startswith("shared_memory_unregister region='' ")
 
 
@@ -557,8 +557,8 @@ async def test_a_region_is_registered_with_all_backends_or_none() -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"), [(Kind.TIMEOUT, 1), (Kind.CONNECT, 1), (Kind.BAD_REQUEST, 2)]
 )
-async def test_a_silent_new_backend_gets_one_region(kind: Kind, expected: int) -> None:
-    """A reload waits for every backend."""
+async def test_only_a_reachable_new_backend_gets_further_regions(kind: Kind, expected: int) -> None:
+    """A reload waits for every backend, so it gives up on a backend that cannot be reached."""
     memory = await memory_with_region(LIMITS, Sharing("a"))
     await memory.perform(CUDA, new_context())
     sharing, silent = Sharing("a"), Memory("c", None)
