@@ -86,7 +86,7 @@ def test_malformed_or_multiple_credentials_are_rejected(headers: dict[str, str])
     assert caught.value.reason is RejectionReason.MALFORMED
 
 
-def test_the_longest_accepted_credential() -> None:
+def test_a_credential_of_the_maximum_length_is_accepted() -> None:
     secret = "a" * MAX_CREDENTIAL_CHARS
     credential = read_credential({"authorization": f"Bearer {secret}"})
     assert credential is not None

@@ -82,7 +82,7 @@ def test_no_wildcard_matches_a_slash_except_the_pattern_of_all_models() -> None:
             assert allowed(rules, "key:a", InferRequest, model) is (models in matching)
 
 
-def test_the_star_matches_authenticated_clients_only() -> None:
+def test_wildcards_match_authenticated_clients_only() -> None:
     for pattern in ("*", "/.*/", "a*", "anonymou?", "[a]nonymous"):
         assert not allowed([AccessRule((pattern,))], ANONYMOUS, InferRequest)
         assert AccessRules([AccessRule((pattern,))]).anonymous_permit() is None
@@ -111,7 +111,7 @@ def test_the_model_index_needs_permission_for_any_model() -> None:
     assert not allowed([AccessRule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
 
 
-def test_an_empty_model_name_does_not_mean_the_server() -> None:
+def test_an_empty_model_name_needs_a_rule_for_all_models() -> None:
     """The legacy API's message may omit the name, which a route for any model accepts."""
     narrow, wide = ([AccessRule(("*",), (models,))] for models in ("bert-*", "*"))
     for operation in (InferRequest, ModelMetadataRequest, ModelConfigRequest, ModelReadyRequest):

@@ -198,7 +198,7 @@ async def test_a_key_of_another_type_is_a_miss(client: Any) -> None:
     assert await first.look_up() is None
 
 
-async def test_an_unavailable_redis_is_a_miss_and_is_not_queried_for_a_second(
+async def test_an_unavailable_redis_is_a_miss_and_is_not_queried_for_one_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

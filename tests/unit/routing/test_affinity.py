@@ -49,7 +49,7 @@ def test_sequences_are_spread_evenly() -> None:
     assert max(counts.values()) < len(SEQUENCES) / len(NAMES) * 1.2
 
 
-def test_without_an_endpoint_only_its_own_sequences_move() -> None:
+def test_removing_an_endpoint_moves_only_its_own_sequences() -> None:
     for each in SEQUENCES:
         if owner(each) != NAMES[0]:
             assert owner(each, NAMES[1:]) == owner(each)

@@ -115,7 +115,7 @@ def test_the_last_endpoint_is_never_ejected() -> None:
     assert shares(cluster, 1.0) == [0.0, 0.0, 1.0]
 
 
-def test_with_all_endpoints_down_all_are_used() -> None:
+def test_if_all_endpoints_are_down_all_are_used() -> None:
     cluster = make_cluster(4)
     for each in cluster.members:
         check(cluster, each, 0.0, "-")

@@ -28,7 +28,7 @@ def record_checks(health: EndpointHealth, checks: str) -> str:
         ("--+-++", "-----+"),
     ],
 )
-def test_the_first_check_or_3_failures_or_2_successes_decide(checks: str, states: str) -> None:
+def test_the_state_after_each_check(checks: str, states: str) -> None:
     assert record_checks(EndpointHealth(), checks) == states
 
 
