@@ -116,7 +116,7 @@ def _layers(gateway: RoutingGateway) -> Iterator[HookedRoute]:
 
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("on_error", ["reject", "ignore"])
-async def test_a_rejection_by_a_hook_ignores_on_error(side: str, on_error: str) -> None:
+async def test_on_error_does_not_apply_to_a_rejection_by_a_hook(side: str, on_error: str) -> None:
     async with serving({side: "rejects", "on_error": on_error}) as gateway:
         with pytest.raises(GatewayError, match="not today") as caught:
             await infer(gateway)

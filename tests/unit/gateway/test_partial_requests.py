@@ -65,7 +65,7 @@ async def test_metadata_completes_the_request() -> None:
     assert backend.described == [("real", "", False)]
 
 
-async def test_a_request_that_contradicts_old_metadata_may_fit_newer() -> None:
+async def test_a_request_that_contradicts_old_metadata_may_fit_newer_metadata() -> None:
     backend = replaced(model(3), model(2))
     assert (await send_request(backend)).status == 200
     assert [newer for *_, newer in backend.described] == [False, True]

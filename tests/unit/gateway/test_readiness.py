@@ -53,7 +53,7 @@ async def test_a_result_is_cached_briefly(is_ready: bool) -> None:
     assert backends.requests == 2
 
 
-async def test_no_more_than_two_checks_a_second() -> None:
+async def test_readiness_is_checked_no_more_than_twice_a_second() -> None:
     backends, clock = Backends(), Clock()
     readiness = Readiness(backends.check, clock)
     for _ in range(1000):

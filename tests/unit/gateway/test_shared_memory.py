@@ -62,7 +62,7 @@ def region() -> Iterator[Path]:
     FILE.unlink(missing_ok=True)
 
 
-def open_files() -> int:
+def open_file_count() -> int:
     gc.collect()
     count = 0
     for each in Path("/proc/self/fd").iterdir():
@@ -153,7 +153,7 @@ numbers = st.integers(0, SIZE // 2) | st.integers(0, 2 * SIZE) | st.integers(0, 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(offset=numbers, size=numbers, begin=numbers, length=numbers, end=st.integers(0, SIZE))
-def test_any_numbers_end_in_data_or_an_error(
+def test_any_offsets_and_sizes_give_data_or_an_error(
     offset: int, size: int, begin: int, length: int, end: int
 ) -> None:
     """Neither a registration nor a truncated file permits a read outside the region."""
@@ -323,7 +323,7 @@ async def test_the_number_of_regions_is_limited() -> None:
         await memory.perform(replace(REGISTER, name="t"), new_context())
     await memory.perform(SharedMemoryUnregisterRequest("s"), new_context())
     await memory.perform(replace(REGISTER, name="t"), new_context())
-    assert open_files() == 2
+    assert open_file_count() == 2
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ async def test_invalid_keys_open_no_file(key: str) -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     with raises_kind(Kind.BAD_REQUEST, match="Unable to open"):
         await memory.perform(replace(REGISTER, key=key), new_context())
-    assert open_files() == 0
+    assert open_file_count() == 0
 
 
 async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
             await memory.perform(REGISTER, new_context())
     finally:
         FILE.rmdir()
-    assert open_files() == 0
+    assert open_file_count() == 0
 
 
 async def test_a_key_may_omit_its_slash() -> None:
@@ -395,10 +395,10 @@ async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
     with raises_kind(Kind.NOT_FOUND, match="cuda shared memory region: 'r'"):
         await memory.perform(SharedMemoryStatusRequest("r", cuda=True), new_context())
     await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), new_context())
-    assert open_files() == 1
+    assert open_file_count() == 1
     for _ in range(2):  # even if the region does not exist: clients clean up before they begin
         assert await memory.perform(UNREGISTER, new_context()) == Acknowledgement()
-    assert open_files() == 0
+    assert open_file_count() == 0
     error = await error_of(memory, request_with(RegionRef("r", 0, 1)), Kind.NOT_FOUND)
     assert isinstance(error, UnknownRegionError)
     assert error.region == "r"
@@ -420,7 +420,7 @@ async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
     assert FILE.read_bytes() == bytes(SIZE)
     old.unlink()
     del staged
-    assert open_files() == 1
+    assert open_file_count() == 1
 
 
 async def test_a_request_cancelled_while_a_thread_reads_leaves_no_file_open(
@@ -441,7 +441,7 @@ async def test_a_request_cancelled_while_a_thread_reads_leaves_no_file_open(
     await memory.perform(SharedMemoryUnregisterRequest(), new_context())
     del task
     await asyncio.get_running_loop().shutdown_default_executor()  # the threads have ended
-    assert open_files() == 0
+    assert open_file_count() == 0
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 2 * SIZE)
     await memory.perform(REGISTER, new_context())
     async with memory.stage(
@@ -492,7 +492,7 @@ async def test_disabled_shared_memory_opens_no_file() -> None:
     memory = SharedMemory(LIMITS, enabled=False)
     with raises_kind(Kind.UNSUPPORTED, match="'r': shared memory is not supported"):
         await memory.perform(REGISTER, new_context())
-    assert open_files() == 0
+    assert open_file_count() == 0
     assert memory.extensions == ()
     for name in ("", "r"):
         status = await memory.perform(SharedMemoryStatusRequest(name), new_context())
@@ -551,7 +551,7 @@ async def test_a_region_is_registered_with_all_backends_or_none() -> None:
         await memory.perform(REGISTER, new_context())
     assert first.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False)]
     assert await memory.perform(SharedMemoryStatusRequest(), new_context()) == SharedMemoryStatus()
-    assert open_files() == 0
+    assert open_file_count() == 0
 
 
 @pytest.mark.parametrize(
@@ -575,7 +575,7 @@ async def test_a_region_is_removed_even_if_a_backend_keeps_it() -> None:
     memory = await memory_with_region(LIMITS, *backends)
     with pytest.raises(GatewayError, match="a says no"):
         await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), new_context())
-    assert open_files() == 0
+    assert open_file_count() == 0
     assert len(backends[1].requests) == 2
 
 
@@ -617,7 +617,7 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
     ],
     ids=str,
 )
-async def test_a_sharing_backend_gets_no_request_past_the_end(
+async def test_a_sharing_backend_gets_no_request_past_the_end_of_a_region(
     request_: InferRequest, match: str
 ) -> None:
     """Such a request crashes a legacy server."""

@@ -149,7 +149,7 @@ async def test_unsent_requests_use_the_fallback() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TIMEOUT, Kind.BACKEND_GARBAGE, Kind.OVERLOADED])
-async def test_other_errors_do_not_fall_back(kind: Kind) -> None:
+async def test_other_errors_do_not_cause_a_fallback(kind: Kind) -> None:
     harness = Harness(Route("m", "own", fallback="other"))
     harness.own.answer = GatewayError(kind, "the backend failed")
     with pytest.raises(GatewayError, match="the backend failed"):
