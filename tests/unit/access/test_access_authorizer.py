@@ -87,7 +87,7 @@ class Access:
             close_callbacks=fields["close_callbacks"],
         )
 
-    async def enter(self, summary: RequestSummary = INFER, **fields: Any) -> str:
+    async def authorize(self, summary: RequestSummary = INFER, **fields: Any) -> str:
         """Authorize a request and return the identity."""
         self.context = RequestContext("test", **fields)
         self.summary = await self.authorizer.authorize(summary, self.context)
@@ -98,28 +98,28 @@ class Access:
     ) -> GatewayError:
         """Return the error of a request that must be rejected with ``kind``."""
         with raises_kind(kind) as caught:
-            await self.enter(summary, **fields)
+            await self.authorize(summary, **fields)
         assert SECRET not in str(vars(caught.value))
         return caught.value
 
 
 async def test_keys_tokens_and_certificates_identify_the_client() -> None:
     access = Access()
-    assert await access.enter(headers=BEARER) == "key:a"
-    assert await access.enter(headers={"x-api-key": SECRET}) == "key:a"
-    assert await access.enter(headers={"authorization": f"bearer {token()}"}) == "jwt:idp:alice"
-    assert await access.enter(peer_identity=("spiffe://a", "a.example")) == "cert:spiffe://a"
+    assert await access.authorize(headers=BEARER) == "key:a"
+    assert await access.authorize(headers={"x-api-key": SECRET}) == "key:a"
+    assert await access.authorize(headers={"authorization": f"bearer {token()}"}) == "jwt:idp:alice"
+    assert await access.authorize(peer_identity=("spiffe://a", "a.example")) == "cert:spiffe://a"
     assert access.reasons == []
 
 
 async def test_a_credential_takes_precedence_over_the_certificate() -> None:
     access = Access(AccessRule(("cert:spiffe://a", "anonymous", "key:a")))
     credentials = {"headers": BEARER, "peer_identity": ("spiffe://a",)}
-    assert await access.enter(**credentials) == "key:a"
+    assert await access.authorize(**credentials) == "key:a"
     for header in ("Bearer wrong", "Basic x", f"Bearer {token(aud='other')}", ""):
         fields = {"headers": {"authorization": header}, "peer_identity": ("spiffe://a",)}
         await access.rejection_of(Kind.UNAUTHENTICATED, **fields)
-    assert await access.enter() == "anonymous"
+    assert await access.authorize() == "anonymous"
 
 
 async def test_identities_of_different_kinds_differ() -> None:
@@ -154,7 +154,7 @@ async def test_anonymous_clients_must_authenticate_even_for_forbidden_models() -
     access = Access()
     await access.rejection_of(Kind.UNAUTHENTICATED)
     guests = Access(AccessRule(("anonymous",), ("demo",)), AccessRule(("key:a",)))
-    assert await guests.enter(RequestSummary(InferRequest, "demo")) == "anonymous"
+    assert await guests.authorize(RequestSummary(InferRequest, "demo")) == "anonymous"
     await guests.rejection_of(Kind.UNAUTHENTICATED)  # not FORBIDDEN
     assert access.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
 
@@ -163,8 +163,8 @@ async def test_without_issuers_bearer_tokens_are_keys() -> None:
     text = token()
     keys = KeyRing(ApiKeys([ApiKey("odd", digest_of(text))]), None)
     access = Access(AccessRule(("key:odd",)), tokens=None, keys=keys)
-    assert await access.enter(headers={"authorization": f"Bearer {text}"}) == "key:odd"
-    assert await access.enter(headers={"x-api-key": text}) == "key:odd"
+    assert await access.authorize(headers={"authorization": f"Bearer {text}"}) == "key:odd"
+    assert await access.authorize(headers={"x-api-key": text}) == "key:odd"
 
 
 async def test_a_token_in_the_key_header_is_rejected() -> None:
@@ -176,10 +176,10 @@ async def test_only_health_operations_are_open(operation: type) -> None:
     access = Access()
     summary = RequestSummary(operation, "m")
     if operation in {ServerLiveRequest, messages.ServerReadyRequest}:
-        assert await access.enter(summary) == ""
+        assert await access.authorize(summary) == ""
         await Access(open_health=False).rejection_of(Kind.UNAUTHENTICATED, summary)
         allowed = Access(AccessRule(("*",), operations=frozenset({"health"})), open_health=False)
-        assert await allowed.enter(summary, headers=BEARER) == "key:a"
+        assert await allowed.authorize(summary, headers=BEARER) == "key:a"
     else:
         await access.rejection_of(Kind.UNAUTHENTICATED, summary)
 
@@ -216,18 +216,18 @@ async def test_an_exceeded_rate_rejects_only_requests_of_its_route() -> None:
     limit = RateLimit(("*",), requests=Rate(2, 3600.0, 2))
     access = Access(AccessRule(("*",)), limits=(limit,), open_health=False)
     for _ in range(2):
-        await access.enter(headers=BEARER)
+        await access.authorize(headers=BEARER)
     error = await access.rejection_of(Kind.RATE_LIMITED, headers=BEARER)
     assert error.retry_after == pytest.approx(1800, abs=60)
     assert access.reasons == ["requests"]
     index = RequestSummary(messages.ModelIndexRequest)
-    assert await access.enter(index, headers=BEARER) == "key:a"  # without a route
+    assert await access.authorize(index, headers=BEARER) == "key:a"  # the index has no route
     await access.rejection_of(Kind.FORBIDDEN, RequestSummary(ServerLiveRequest), headers=BEARER)
 
 
 async def test_bytes_are_counted_per_message() -> None:
     access = Access(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
-    await access.enter(headers=BEARER, record=make_record(bytes_in=60))
+    await access.authorize(headers=BEARER, record=make_record(bytes_in=60))
     await access.rejection_of(Kind.RATE_LIMITED, headers=BEARER, record=make_record(bytes_in=60))
     assert access.reasons == ["bytes"]
 
@@ -238,11 +238,11 @@ async def test_rejected_requests_are_not_counted() -> None:
     )
     for _ in range(3):
         await access.rejection_of(Kind.FORBIDDEN, RequestSummary(InferRequest, "n"), headers=BEARER)
-    assert await access.enter(headers=BEARER)
+    assert await access.authorize(headers=BEARER)
 
 
 class RemoteStore:
-    """A store whose decisions need I/O."""
+    """A store that needs I/O and is unavailable."""
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         raise rate_store_unavailable()
@@ -257,20 +257,20 @@ async def test_an_unavailable_store_that_fails_closed_rejects_requests() -> None
 
 async def test_messages_are_inspected_without_shared_memory_permission() -> None:
     plain, memory = frozenset({"infer"}), frozenset({"infer", "shared_memory"})
-    for shares, operations, forwards in [
+    for is_enabled, operations, can_pass_through in [
         (False, plain, True),
         (True, plain, False),
         (True, memory, True),
     ]:
-        access = Access(AccessRule(("*",), operations=operations), has_shared_memory=shares)
-        await access.enter(headers=BEARER)
-        assert access.summary.can_pass_through is forwards
+        access = Access(AccessRule(("*",), operations=operations), has_shared_memory=is_enabled)
+        await access.authorize(headers=BEARER)
+        assert access.summary.can_pass_through is can_pass_through
 
 
 async def test_the_cache_of_identities_is_bounded() -> None:
     access = Access(AccessRule(("cert:*",)))
     for number in range(5000):
-        await access.enter(peer_identity=(f"c{number}",))
+        await access.authorize(peer_identity=(f"c{number}",))
     assert len(access.authenticator._permits) <= 4096
 
 
@@ -287,7 +287,7 @@ async def test_decide_gives_the_result_of_authorize_without_io() -> None:
     assert access.reasons == ["forbidden", "no_credentials"]
     bearer = {"authorization": f"Bearer {token()}"}
     assert decide(INFER, RequestContext("test", headers=bearer)) is None  # not verified yet
-    await access.enter(headers=bearer)
+    await access.authorize(headers=bearer)
     context = RequestContext("test", headers=bearer)
     assert decide(INFER, context) is INFER
     assert context.identity == "jwt:idp:alice"

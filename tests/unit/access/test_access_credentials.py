@@ -46,8 +46,8 @@ def test_arbitrary_text_is_parsed_or_rejected_and_never_repeated(text: str, head
     credential, rejection = None, None
     try:
         credential = read_credential({header: text})
-    except AccessRejected as refused:
-        rejection = refused
+    except AccessRejected as error:
+        rejection = error
     if rejection is None:
         assert credential is not None
         assert text.endswith(credential.secret)
@@ -81,12 +81,12 @@ def test_arbitrary_text_is_parsed_or_rejected_and_never_repeated(text: str, head
     ],
 )
 def test_malformed_or_multiple_credentials_are_rejected(headers: dict[str, str]) -> None:
-    with pytest.raises(AccessRejected) as refused:
+    with pytest.raises(AccessRejected) as caught:
         read_credential(headers)
-    assert refused.value.reason is RejectionReason.MALFORMED
+    assert caught.value.reason is RejectionReason.MALFORMED
 
 
-def test_the_longest_accepted_credential() -> None:
+def test_a_credential_of_the_maximum_length_is_accepted() -> None:
     secret = "a" * MAX_CREDENTIAL_CHARS
     credential = read_credential({"authorization": f"Bearer {secret}"})
     assert credential is not None

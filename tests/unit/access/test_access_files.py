@@ -30,7 +30,7 @@ async def test_a_change_is_seen_after_the_check_interval(tmp_path: Path) -> None
     on_failure.assert_not_called()
 
 
-async def test_changes_before_the_first_read_are_seen(tmp_path: Path) -> None:
+async def test_the_first_read_returns_the_current_content(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("2")
     assert await watched_file(path).current(0.0) == 2
@@ -41,7 +41,7 @@ async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
     for name in ("1", "2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
-        os.utime(tmp_path / name / "f", (5, 5))  # even if the file's time and size are unchanged
+        os.utime(tmp_path / name / "f", (5, 5))  # the times and sizes are equal
     (tmp_path / "data").symlink_to("1")
     path = tmp_path / "f"
     path.symlink_to("data/f")

@@ -77,7 +77,7 @@ def test_the_log_names_the_issuer_and_the_id_of_an_unusable_key(
     assert "jwt 'idp': the key with kid '1' cannot be used: " in caplog.text
 
 
-def test_a_key_with_an_algorithm_supports_only_that_one() -> None:
+def test_a_key_with_an_algorithm_supports_no_other_algorithm() -> None:
     assert usable_algorithms({**RSA, "alg": "PS256"}) == {"PS256"}
 
 
@@ -127,7 +127,7 @@ def test_arbitrary_documents_are_parsed_or_rejected(document: bytes) -> None:
 
 
 class Server:
-    """Returns ``document``, or raises it if it is an exception."""
+    """A key server that returns ``document``, or raises it if it is an exception."""
 
     def __init__(self, document: bytes | Exception) -> None:
         self.document = document

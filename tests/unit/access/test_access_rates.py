@@ -140,14 +140,14 @@ def test_the_rate_is_never_exceeded(
     for step, cost in steps:
         now += step
         charges = [BucketCharge("b", cost / amount, burst / amount)]
-        full = buckets.fill(charges, now)
-        if full is None:
+        exceeded = buckets.fill(charges, now)
+        if exceeded is None:
             passed.append((now, cost))
         else:
-            assert 0 < full.wait_seconds < math.inf
+            assert 0 < exceeded.wait_seconds < math.inf
             after = LocalBuckets()
             after._empty_at.update(buckets._empty_at)
-            assert after.fill(charges, now + full.wait_seconds) is None
+            assert after.fill(charges, now + exceeded.wait_seconds) is None
     for i, (begin, first) in enumerate(passed):
         total = 0
         for end, cost in passed[i:]:

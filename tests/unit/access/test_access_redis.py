@@ -55,9 +55,9 @@ async def test_two_gateways_share_a_bucket_and_its_key_expires(client: Any) -> N
     charges = [BucketCharge("a", 100.0, 200.0)]
     assert await first.charge(charges, 0.0) is None
     assert await second.charge(charges, 7.0) is None  # the gateways' clocks may differ
-    full = await first.charge(charges, 0.0)
-    assert full is not None
-    assert full.wait_seconds == pytest.approx(100, abs=2)
+    exceeded = await first.charge(charges, 0.0)
+    assert exceeded is not None
+    assert exceeded.wait_seconds == pytest.approx(100, abs=2)
     (key,) = await client.keys("*")
     assert 0 < await client.pttl(key) <= 200_001
 
@@ -80,7 +80,7 @@ class FailingClient:
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(), TimeoutError()])
-async def test_a_failed_redis_is_retried_later_and_the_setting_applies(
+async def test_a_failed_redis_is_retried_later_and_when_unavailable_applies(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.access")

@@ -1,4 +1,4 @@
-"""The permissions that rules grant."""
+"""The permissions that rules grant, and the shares of clients."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_operations_without_a_rule_are_rejected() -> None:
         (("[ab]",), "a", "A"),
     ],
 )
-def test_patterns_are_matched_as_in_routes(
+def test_identities_match_names_globs_and_regular_expressions(
     patterns: tuple[str, ...], matching: str, other: str
 ) -> None:
     assert matcher(patterns)(matching)
     assert not matcher(patterns)(other)
 
 
-def test_no_wildcard_of_a_models_pattern_matches_a_slash() -> None:
+def test_no_wildcard_matches_a_slash_except_the_pattern_of_all_models() -> None:
     for model, matching, other in (
         ("pub-x/../secret", (), ("pub-*", "pub-x?..?secret", "pub-x[/]..[!a]secret")),
         ("team-a/bert", ("*", "team-?/*", "/team-.*/"), ("team-*", "team-a/bert/*")),
@@ -82,7 +82,7 @@ def test_no_wildcard_of_a_models_pattern_matches_a_slash() -> None:
             assert allowed(rules, "key:a", InferRequest, model) is (models in matching)
 
 
-def test_the_star_matches_authenticated_clients_only() -> None:
+def test_wildcards_match_authenticated_clients_only() -> None:
     for pattern in ("*", "/.*/", "a*", "anonymou?", "[a]nonymous"):
         assert not allowed([AccessRule((pattern,))], ANONYMOUS, InferRequest)
         assert AccessRules([AccessRule((pattern,))]).anonymous_permit() is None
@@ -93,17 +93,17 @@ def test_the_star_matches_authenticated_clients_only() -> None:
     assert allowed([AccessRule(("*",))], "key:a", InferRequest)
 
 
-def test_a_key_named_anonymous_is_a_key() -> None:
+def test_a_key_named_anonymous_is_not_anonymous() -> None:
     assert not allowed([AccessRule(("anonymous",))], "key:anonymous", InferRequest)
 
 
 def test_server_wide_changes_need_a_rule_for_all_models() -> None:
-    some, every = ([AccessRule(("*",), (models,), STATE_CHANGING)] for models in ("bert-*", "*"))
+    narrow, wide = ([AccessRule(("*",), (models,), STATE_CHANGING)] for models in ("bert-*", "*"))
     for operation in (LogSettingsRequest, TraceSettingsRequest, ModelLoadRequest):
-        assert not allowed(some, "key:a", operation, "")
-        assert allowed(every, "key:a", operation, "")
-    assert allowed(some, "key:a", TraceSettingsRequest, "bert-1")
-    assert allowed(some, "key:a", SharedMemoryRegisterRequest, "")
+        assert not allowed(narrow, "key:a", operation, "")
+        assert allowed(wide, "key:a", operation, "")
+    assert allowed(narrow, "key:a", TraceSettingsRequest, "bert-1")
+    assert allowed(narrow, "key:a", SharedMemoryRegisterRequest, "")
 
 
 def test_the_model_index_needs_permission_for_any_model() -> None:
@@ -111,12 +111,12 @@ def test_the_model_index_needs_permission_for_any_model() -> None:
     assert not allowed([AccessRule(("*",), ("bert-*",))], "key:a", ServerLiveRequest, "")
 
 
-def test_an_empty_model_name_does_not_mean_the_server() -> None:
+def test_an_empty_model_name_needs_a_rule_for_all_models() -> None:
     """The legacy API's message may omit the name, which a route for any model accepts."""
-    some, every = ([AccessRule(("*",), (models,))] for models in ("bert-*", "*"))
+    narrow, wide = ([AccessRule(("*",), (models,))] for models in ("bert-*", "*"))
     for operation in (InferRequest, ModelMetadataRequest, ModelConfigRequest, ModelReadyRequest):
-        assert not allowed(some, "key:a", operation, "")
-        assert allowed(every, "key:a", operation, "")
+        assert not allowed(narrow, "key:a", operation, "")
+        assert allowed(wide, "key:a", operation, "")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_cached_decisions_do_not_grow_with_the_number_of_rules() -> None:
     assert allocated < 1000 * 2000, "a decision takes less than 2 kB"
 
 
-def test_clients_with_other_rules_do_not_share_cached_decisions() -> None:
+def test_clients_with_different_rules_do_not_share_cached_decisions() -> None:
     rules = AccessRules([AccessRule(("key:a",), ("m",)), AccessRule(("key:b",), ("n",))])
     for _ in range(2):
         for identity, model in (("key:a", "m"), ("key:b", "n")):

@@ -1,4 +1,4 @@
-"""Buckets that several processes share count like buckets of one process."""
+"""Rate buckets that several processes share: exact counts, and eviction from a full table."""
 
 from __future__ import annotations
 

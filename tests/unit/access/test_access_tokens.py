@@ -188,10 +188,10 @@ async def test_an_invalid_token_is_rejected(attack: str) -> None:
 
 
 async def test_an_expired_token_is_reported_only_with_a_valid_signature() -> None:
-    old = int(time.time()) - 11
-    await expect_rejection(token(exp=old), reason=RejectionReason.EXPIRED_TOKEN)
-    await expect_rejection(token(rsa_key("mallory"), exp=old))
-    assert await verify(token(exp=old + 5))  # leeway
+    expiry = int(time.time()) - 11
+    await expect_rejection(token(exp=expiry), reason=RejectionReason.EXPIRED_TOKEN)
+    await expect_rejection(token(rsa_key("mallory"), exp=expiry))
+    assert await verify(token(exp=expiry + 5))  # expired for 6 s, within the leeway of 10 s
 
 
 @given(st.text("abcXYZ019-_=.~+/", max_size=200))
@@ -231,11 +231,11 @@ async def test_without_keys_the_error_does_not_call_a_token_invalid() -> None:
 async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
     other = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))
     url = "https://two.example"
-    two = make_verifier(issuer(), issuer(KeySourceStub(other), name="two", issuer=url))
-    assert (await verify(token(), two)).identity == "jwt:idp:alice"
-    assert (await verify(token(rsa_key("other"), iss=url), two)).identity == "jwt:two:alice"
-    await expect_rejection(token(iss=url), two)
-    await expect_rejection(token(rsa_key("other")), two)
+    verifier = make_verifier(issuer(), issuer(KeySourceStub(other), name="two", issuer=url))
+    assert (await verify(token(), verifier)).identity == "jwt:idp:alice"
+    assert (await verify(token(rsa_key("other"), iss=url), verifier)).identity == "jwt:two:alice"
+    await expect_rejection(token(iss=url), verifier)
+    await expect_rejection(token(rsa_key("other")), verifier)
 
 
 # ---- the cache of verified tokens
@@ -244,7 +244,7 @@ async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
 async def test_a_verified_token_is_cached_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     verifier, text, now = make_verifier(), token(), time.time()
     first = await verify(text, verifier, now)
-    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("verified again"))
+    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("the token was verified again"))
     assert await verify(text, verifier, now + 599) is first
 
 

@@ -1,4 +1,4 @@
-"""Responses from the cache are exactly the responses that were stored."""
+"""The encoding of cached responses: round trips, and the refusal of invalid values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_response_is_unchanged_except_for_its_id(response: InferResponse) -> N
     check(value)
     entry = decode(value)
     assert entry.response == replace(response, id="")
-    # the types are equal as well
+    # unlike ==, repr also compares types such as bool and int
     assert repr(entry.response.parameters) == repr(dict(response.parameters))
     assert entry.headers == {"h": "1"}
 

@@ -39,13 +39,14 @@ def test_other_scopes_have_other_fingerprints() -> None:
     assert fingerprint(b"s", [b"abc"]) != fingerprint(b"t", [b"abc"])
 
 
-def test_a_table_knows_what_was_added_until_it_is_replaced() -> None:
+def test_a_table_keeps_a_fingerprint_until_another_replaces_it() -> None:
     table = SeenTable(memoryview(bytearray(8 * 4)).cast("q"))
     assert [table.add(number) for number in (1, 2, 1, 5, 1)] == [False, False, True, False, False]
 
 
 def test_processes_share_a_table() -> None:
     fd = SharedStore.create_file()
-    one, two, local = SharedStore(fd), SharedStore(fd), LocalStore()
-    assert [store.seen.add(7) for store in (one, two, local, local)] == [False, True, False, True]
+    local = LocalStore()
+    stores = SharedStore(fd), SharedStore(fd), local, local
+    assert [store.seen.add(7) for store in stores] == [False, True, False, True]
     os.close(fd)

@@ -1,4 +1,4 @@
-"""Keys differ if and only if inferences differ in something that can change the response."""
+"""Cache keys: the parts of an inference that change the key, and uncacheable parameters."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_ignored_parameters_do_not_change_the_key() -> None:
     assert key(only_ignored, ignored=ignored) == key(without_parameters, ignored=ignored)
 
 
-def test_bytes_cannot_move_between_inputs() -> None:
+def test_a_byte_that_moves_to_another_input_changes_the_key() -> None:
     def with_data(first: bytes, second: bytes) -> InferRequest:
         inputs = [Tensor("x", Datatype.UINT8, (len(d),), d) for d in (first, second)]
         return replace(REQUEST, inputs=tuple(inputs))

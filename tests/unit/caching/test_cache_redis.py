@@ -57,7 +57,7 @@ class Gateway:
         return None if stored is None else stored.value
 
     async def store(self, value: bytes = VALUE, ttl: float = 60.0) -> None:
-        """Look up and store ``value``, as after a miss, and wait until Redis has it."""
+        """Look up the key, store ``value`` as after a miss, and wait for the write to Redis."""
         key = self.key()
         lookup = await self.cache.get_remote(key)
         await self.cache.put(key, lookup.tag, value, ttl)
@@ -77,84 +77,84 @@ async def stored_key(client: Any) -> bytes:
 
 
 async def test_another_gateway_uses_the_response_and_its_age(client: Any) -> None:
-    one, two = Gateway(client), Gateway(client)
-    await one.store()
-    two.now += 20
-    lookup = await two.cache.get_remote(two.key())
+    first, second = Gateway(client), Gateway(client)
+    await first.store()
+    second.now += 20
+    lookup = await second.cache.get_remote(second.key())
     assert lookup.stored is not None
     assert lookup.stored.value == VALUE
     assert lookup.stored.created_at == pytest.approx(1000.0)
     assert lookup.stored.expires_at == pytest.approx(1060.0)
-    stored = await two.cache.get(two.key())
+    stored = await second.cache.get(second.key())
     assert stored is not None
     assert stored.value == VALUE
 
 
 async def test_redis_drops_a_response_when_it_expires(client: Any) -> None:
-    one = Gateway(client)
-    await one.store(ttl=60.0)
+    first = Gateway(client)
+    await first.store(ttl=60.0)
     assert 59_000 < await client.pttl(await stored_key(client)) <= 60_000
-    one.now += 60
-    assert await one.look_up() is None
+    first.now += 60
+    assert await first.look_up() is None
 
 
 async def test_a_clock_that_is_behind_does_not_extend_the_lifetime(client: Any) -> None:
-    one, slow_clock = Gateway(client), Gateway(client, wall_offset=-500.0)
-    await one.store(ttl=60.0)
+    first, slow_clock = Gateway(client), Gateway(client, wall_offset=-500.0)
+    await first.store(ttl=60.0)
     lookup = await slow_clock.cache.get_remote(slow_clock.key())
     assert lookup.stored is not None
     assert (lookup.stored.created_at, lookup.stored.expires_at) == (1000.0, 1060.0)
 
 
 async def test_an_invalidation_applies_to_all_gateways(client: Any) -> None:
-    one, two = Gateway(client), Gateway(client)
-    await one.store()
-    assert await two.look_up() == VALUE
-    await two.cache.invalidate("own")
-    assert await one.look_up() is None
-    assert await two.look_up() is None
-    await one.store()
-    assert await two.look_up() == VALUE
+    first, second = Gateway(client), Gateway(client)
+    await first.store()
+    assert await second.look_up() == VALUE
+    await second.cache.invalidate("own")
+    assert await first.look_up() is None
+    assert await second.look_up() is None
+    await first.store()
+    assert await second.look_up() == VALUE
 
 
 async def test_a_response_that_was_computed_before_an_invalidation_is_not_used(client: Any) -> None:
-    one, two = Gateway(client), Gateway(client)
-    await one.store()
-    key = one.key()
-    lookup = await one.redis.get(bytes(32), "own", key.epoch)
-    await two.cache.invalidate("own")
-    await one.cache.put(key, lookup.tag, VALUE, 60.0)
-    await asyncio.gather(*one.redis._writes)
-    assert await two.look_up() is None
+    first, second = Gateway(client), Gateway(client)
+    await first.store()
+    key = first.key()
+    lookup = await first.redis.get(bytes(32), "own", key.epoch)
+    await second.cache.invalidate("own")
+    await first.cache.put(key, lookup.tag, VALUE, 60.0)
+    await asyncio.gather(*first.redis._writes)
+    assert await second.look_up() is None
 
 
 async def test_an_invalidation_takes_effect_even_if_redis_was_unavailable(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = Gateway(client), Gateway(client)
-    await one.store()
+    first, second = Gateway(client), Gateway(client)
+    await first.store()
     with monkeypatch.context() as patched:
 
         async def broken(*_: Any, **__: Any) -> None:
             raise OSError
 
         patched.setattr(client, "set", broken)
-        await one.cache.invalidate("own")
-    assert one.failures == 1
-    assert await one.look_up() is None
-    one.now += RETRY_SECONDS
-    assert await one.look_up() is None
-    assert await two.look_up() is None
+        await first.cache.invalidate("own")
+    assert first.failures == 1
+    assert await first.look_up() is None
+    first.now += RETRY_SECONDS
+    assert await first.look_up() is None
+    assert await second.look_up() is None
 
 
 async def test_a_lost_epoch_makes_older_responses_obsolete(client: Any) -> None:
-    one = Gateway(client)
-    await one.store()
+    first = Gateway(client)
+    await first.store()
     for key in await client.keys():
         if b"epoch" in key:
             await client.delete(key)
-    assert await one.look_up() is None
-    assert await one.look_up() is None
+    assert await first.look_up() is None
+    assert await first.look_up() is None
 
 
 BYTES = Tensor("y", Datatype.BYTES, (1,), pack_bytes([b"a"]))
@@ -181,51 +181,51 @@ async def test_a_value_that_another_program_has_changed_is_a_miss(client: Any, c
     def signed(head: bytes, content: bytes) -> bytes:
         return head + hashlib.sha256(head + content).digest() + content
 
-    one = Gateway(client)
-    await one.store()
+    first = Gateway(client)
+    await first.store()
     key = await stored_key(client)
     await client.set(key, change(await client.get(key), signed))
-    assert await one.look_up() is None
-    assert one.failures == 0
+    assert await first.look_up() is None
+    assert first.failures == 0
 
 
 async def test_a_key_of_another_type_is_a_miss(client: Any) -> None:
-    one = Gateway(client)
-    await one.store()
+    first = Gateway(client)
+    await first.store()
     key = await stored_key(client)
     await client.delete(key)
     await client.lpush(key, b"x")
-    assert await one.look_up() is None
+    assert await first.look_up() is None
 
 
-async def test_an_unavailable_redis_is_a_miss_and_is_not_queried_for_a_second(
+async def test_an_unavailable_redis_is_a_miss_and_is_not_queried_for_one_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    client = redis_client("redis://127.0.0.1:1/0", 0.2)  # nothing listens there
-    one = Gateway(client)
+    client = redis_client("redis://127.0.0.1:1/0", 0.2)  # no server listens on port 1
+    first = Gateway(client)
     for _ in range(3):
-        lookup = await one.cache.get_remote(one.key())
+        lookup = await first.cache.get_remote(first.key())
         assert (lookup.stored, lookup.tag) == (None, b"")
-    assert one.failures == 1
-    one.now += RETRY_SECONDS
-    assert await one.look_up() is None
-    assert one.failures == 2
+    assert first.failures == 1
+    first.now += RETRY_SECONDS
+    assert await first.look_up() is None
+    assert first.failures == 2
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    await one.redis.close()
+    await first.redis.close()
 
 
 async def test_the_bytes_of_concurrent_writes_are_bounded(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_store, "MAX_WRITE_BYTES", 2 * len(VALUE))
-    one = Gateway(client)
-    await one.store()
-    key = one.key()
-    tag = (await one.cache.get_remote(key)).tag
+    first = Gateway(client)
+    await first.store()
+    key = first.key()
+    tag = (await first.cache.get_remote(key)).tag
     for number in range(5):
         other = CacheKey(bytes([number]) * 32, "own", 0)
-        await one.cache.put(other, tag, VALUE, 60.0)
-    assert len(one.redis._writes) == 2
-    await asyncio.gather(*one.redis._writes)
+        await first.cache.put(other, tag, VALUE, 60.0)
+    assert len(first.redis._writes) == 2
+    await asyncio.gather(*first.redis._writes)
     assert len(await client.keys()) == 4  # two writes, the first response and the epoch

@@ -64,7 +64,7 @@ async def test_a_value_is_returned_until_it_expires(store: ResponseStore) -> Non
 
 
 @pytest.mark.parametrize("expires_at", [1e12, 1e300, float("inf")])
-async def test_a_value_may_live_forever(store: ResponseStore, expires_at: float) -> None:
+async def test_a_value_may_never_expire(store: ResponseStore, expires_at: float) -> None:
     assert await store.put(key(1), value(b"abc", expires_at))
     result = await store.get(key(1), 1e8)
     assert result is not None
@@ -91,7 +91,7 @@ async def test_the_least_recently_used_values_are_evicted(store: ResponseStore) 
     assert store.usage().bytes <= SIZE
 
 
-async def test_values_beyond_the_size_are_not_kept(store: ResponseStore) -> None:
+async def test_a_value_larger_than_the_store_is_not_kept(store: ResponseStore) -> None:
     await store.put(key(1), value(b"abc"))
     assert not await store.put(key(2), value(b"x" * (SIZE + 1)))
     assert await store.get(key(1), 2.0) == value(b"abc")
@@ -124,7 +124,7 @@ async def test_epochs_count_the_invalidations_of_each_backend(store: ResponseSto
     )
 )
 @settings(max_examples=30)
-def test_processes_see_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
+def test_processes_share_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
     """The store may lose values, but never returns a value that differs from the dictionary."""
     fd = SharedStore.create_file()
     stores = [shared(fd, 12 * BLOCK_BYTES) for _ in range(2)]

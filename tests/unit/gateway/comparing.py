@@ -54,7 +54,7 @@ class Streaming(Memory):
 
 
 class Store:
-    """Keeps mismatches, and reports ``result``."""
+    """A store that keeps mismatches in memory and returns ``result``."""
 
     def __init__(self, result: str = "stored") -> None:
         self.result = result
@@ -132,11 +132,10 @@ class Harness:
         return self.comparer._bytes
 
     async def wait_for_results(self, number: int) -> None:
-        """Wait until ``number`` comparisons have a result."""
         await until(lambda: sum(self.results.values()) >= number)
 
     async def check_results(self, **expected: int) -> None:
-        """Wait until as many comparisons as ``expected`` have finished, and check their results."""
+        """Wait for as many results as ``expected`` has, and compare them."""
         await self.wait_for_results(sum(expected.values()))
         assert self.results == expected
 

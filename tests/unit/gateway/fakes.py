@@ -164,7 +164,7 @@ class Memory:
 
 
 class WireBackend(Memory):
-    """A backend behind the line protocol."""
+    """A backend whose servers use the line protocol."""
 
     protocol = "line"
 

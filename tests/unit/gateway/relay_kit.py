@@ -1,7 +1,7 @@
-"""A gateway between a gRPC client and scripted servers, in memory and on a virtual clock.
+"""A gateway between a gRPC or HTTP client and scripted servers, in memory and on a virtual clock.
 
-``Stack(relays=True)`` and ``Stack(relays=False)`` take the same steps. ``observed`` returns
-everything that a client, a server or an operator can see of a stack.
+``Pair`` takes the same steps with and without relays, and compares what ``Stack.observed`` returns:
+everything that a client, a server or an operator can see.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class MemoryTransport(asyncio.Transport):
-    """Collects the written bytes."""
+    """A transport that collects the written bytes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: Any) -> None:
         super().__init__()
@@ -172,7 +172,6 @@ class ServerEnd:
         return bool(data or output)
 
     def lose(self) -> None:
-        """Close the connection."""
         self.transport.close()
         self.stack.drop(self)
 
@@ -205,7 +204,7 @@ def feed(protocol: Any, data: bytes) -> None:
 
 
 class Helpers:
-    """Runs jobs in this process. As for helper processes, the arguments are pickled."""
+    """Runs jobs in this process, and pickles the arguments as for helper processes."""
 
     async def run(self, _deadline: float | None, *job: Any, **_options: Any) -> Any:
         await asyncio.sleep(0)
@@ -298,11 +297,9 @@ class Stack:
         return H2Upstream(self.limits)
 
     def new_listener(self) -> Any:
-        """Return the listener."""
         return H2Server(Address(), self.make_app(), self.limits, self.admission)
 
     def wrap_frontend(self, frontend: Any) -> Any:
-        """Return the application."""
         service = legacy.SERVICE if self.is_legacy else SERVICE
         return RpcDispatch(
             {service: frontend}, {}, {}, self._record, self._assign_id, relays=self.relays
@@ -353,7 +350,7 @@ class Stack:
     def call(
         self, key: str, message: bytes, headers: Sequence[tuple[str, str]] = (), cut: int = -1
     ) -> None:
-        """Call the method. Only the first ``cut`` bytes are sent, or all bytes for -1."""
+        """Call the method, and send only the first ``cut`` bytes, or all bytes for -1."""
         block = header_blocks.encode_block(
             (":method", "POST"),
             (":scheme", "http"),
@@ -770,7 +767,7 @@ class Pair:
         self.compare()
 
     def compare(self) -> None:
-        """Compare all that can be observed."""
+        """Check that both stacks have the same observations."""
         relayed, in_tasks = (stack.observed() for stack in self.stacks)
         for name, value in relayed.items():
             assert value == in_tasks[name], name
@@ -784,7 +781,7 @@ class Pair:
             self.run()
 
     def close(self) -> None:
-        """Disconnect everything, and check that nothing is left."""
+        """Disconnect the clients, close the backends, and check that no request is left."""
         try:
             self._close()
         finally:

@@ -1,4 +1,4 @@
-"""Clients see and change only what their permit allows, whatever the request summary contains."""
+"""The gateway, the frontends and the own services serve only authorized operations."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ def gateway(backend: Any, *patterns: str) -> AuthorizedGateway:
     )
 
 
-def caller(*rules: AccessRule) -> RequestContext:
+def context_with(*rules: AccessRule) -> RequestContext:
     return new_context(permit=AccessRules(rules).permit_for("key:a"))
 
 
@@ -85,7 +85,7 @@ async def test_unauthorized_operations_reach_no_backend(operation: Any) -> None:
     created = gateway(memory)
     for context in (
         new_context(),
-        caller(rule("other")) if getattr(operation, "model", "") else caller(),
+        context_with(rule("other")) if getattr(operation, "model", "") else context_with(),
     ):
         with raises_kind(Kind.FORBIDDEN):
             await created.perform(operation, context)
@@ -100,25 +100,25 @@ async def test_health_needs_no_permit() -> None:
 
 async def test_permitted_operations_are_performed() -> None:
     memory = Memory("b")
-    assert await gateway(memory).perform(InferRequest("m"), caller(rule("m", "infer")))
+    assert await gateway(memory).perform(InferRequest("m"), context_with(rule("m", "infer")))
     assert memory.requests == [InferRequest("m")]
 
 
 async def test_an_inference_is_authorized_after_parsing() -> None:
     """The summary may contain a different model name from the message."""
     memory = Memory("b")
-    created, context = gateway(memory), caller(rule("m", "infer"))
-    bound = created.bind("secret", "", context)
+    created, context = gateway(memory), context_with(rule("m", "infer"))
+    binding = created.bind("secret", "", context)
     with pytest.raises(GatewayError, match="infer is not permitted"):
-        await created.infer(InferRequest("secret"), bound, context)
+        await created.infer(InferRequest("secret"), binding, context)
     with pytest.raises(GatewayError, match="infer is not permitted"):
-        await anext(created.stream(InferRequest("secret"), bound, context))
+        await anext(created.stream(InferRequest("secret"), binding, context))
     assert memory.requests == []
 
 
 async def test_lists_leave_out_models_without_permission() -> None:
     created = gateway(BuiltinBackend("b"), "*")
-    client = caller(rule("ident*", "metadata"), rule("simple", "statistics"))
+    client = context_with(rule("ident*", "metadata"), rule("simple", "statistics"))
     index = await perform(created, ModelIndexRequest(), ModelIndex, client)
     assert [each.name for each in index.models] == ["identity"]
     status = await perform(created, ServerStatusRequest(), ServerStatus, client)
@@ -126,7 +126,7 @@ async def test_lists_leave_out_models_without_permission() -> None:
     assert status.models[0].statistics == ()
     statistics = await perform(created, ModelStatisticsRequest(), ModelStatistics, client)
     assert {each["name"] for each in statistics.models} <= {"simple"}
-    unrestricted = caller(rule("*"))
+    unrestricted = context_with(rule("*"))
     status = await perform(created, ServerStatusRequest(), ServerStatus, unrestricted)
     assert len(status.models) > 1
     assert any(each.statistics for each in status.models)
@@ -135,7 +135,7 @@ async def test_lists_leave_out_models_without_permission() -> None:
 async def test_the_status_of_a_model_without_permission_is_rejected() -> None:
     created = gateway(BuiltinBackend("b"))
     with raises_kind(Kind.FORBIDDEN):
-        await created.perform(ServerStatusRequest("simple"), caller(rule("ident*")))
+        await created.perform(ServerStatusRequest("simple"), context_with(rule("ident*")))
 
 
 async def test_dependents_are_unloaded_only_with_permission_for_all(
@@ -144,7 +144,7 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
     caplog.set_level(logging.INFO, "infergate.audit")
     memory = Memory("b")
     created = gateway(memory)
-    for_one, for_all = caller(rule("m", "repository")), caller(rule("*", "repository"))
+    for_one, for_all = context_with(rule("m", "repository")), context_with(rule("*", "repository"))
     dependents = {"unload_dependents": True}
     with raises_kind(Kind.FORBIDDEN):
         await created.perform(ModelUnloadRequest("m", parameters=dependents), for_one)
@@ -167,14 +167,14 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
 async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) -> None:
     """Without the check, a client with ``infer`` could read and write another client's region."""
     memory = Memory("b")
-    created, context = gateway(memory), caller(rule("*", "infer"))
-    bound = created.bind("m", "", context)
+    created, context = gateway(memory), context_with(rule("*", "infer"))
+    binding = created.bind("m", "", context)
     with pytest.raises(GatewayError, match="shared memory is not permitted"):
-        await created.infer(request_, bound, context)
+        await created.infer(request_, binding, context)
     with pytest.raises(GatewayError, match="shared memory is not permitted"):
-        await anext(created.stream(request_, bound, context))
+        await anext(created.stream(request_, binding, context))
     with pytest.raises(GatewayError) as caught:  # permitted, but the region does not exist
-        await created.infer(request_, bound, caller(rule("*", "infer", "shared_memory")))
+        await created.infer(request_, binding, context_with(rule("*", "infer", "shared_memory")))
     assert caught.value.kind is not Kind.FORBIDDEN
 
 
@@ -272,12 +272,12 @@ def services(gate: FakeAuthorizer) -> GatewayServices:
 
 async def test_own_services_are_authorized_as_health_and_metadata() -> None:
     gate = FakeAuthorizer()
-    guarded = services(gate)
-    response = await guarded.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), new_context())
+    authorized = services(gate)
+    response = await authorized.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), new_context())
     assert response.message == (b"served",)
-    for method in guarded.streams:
+    for method in authorized.streams:
         received: list[RpcResponse] = [
-            each async for each in guarded.streams[method](None, new_context())
+            each async for each in authorized.streams[method](None, new_context())
         ]  # type: ignore[arg-type]
         assert [each.message for each in received] == [(b"streamed",)]
     operations = [each.operation for each in gate.requests]
@@ -285,20 +285,20 @@ async def test_own_services_are_authorized_as_health_and_metadata() -> None:
 
 
 async def test_own_services_reject_with_grpc_codes() -> None:
-    guarded = services(FakeAuthorizer(FORBIDDEN))
+    authorized = services(FakeAuthorizer(FORBIDDEN))
     outcomes: list[str] = []
     frontends = {"": Frontend(LineCodec(), gateway(Memory("b")), DEFAULT_LIMITS)}
     dispatch = RpcDispatch(
         frontends,
-        guarded.unary,
-        guarded.streams,
+        authorized.unary,
+        authorized.streams,
         lambda context: outcomes.append(context.record.outcome),
     )
     response = await dispatch.respond(RpcRequest(f"{HEALTH}Check"), new_context())
     assert (response.code, response.details) == (7, "no")
     assert outcomes == ["forbidden"]
     with pytest.raises(GatewayError):
-        [each async for each in guarded.streams[REFLECTION](None, new_context())]  # type: ignore[arg-type]
+        [each async for each in authorized.streams[REFLECTION](None, new_context())]  # type: ignore[arg-type]
 
 
 async def test_each_message_to_reflection_is_authorized() -> None:
@@ -317,10 +317,10 @@ async def test_each_message_to_reflection_is_authorized() -> None:
         yield b"3"
 
     gate = FakeAuthorizer()
-    guarded = authorized_services(
+    authorized = authorized_services(
         GatewayServices({}, {REFLECTION: echo}), gate, LineCodec().build_error
     )
-    responses = aiter(guarded.streams[REFLECTION](messages(), new_context()))
+    responses = aiter(authorized.streams[REFLECTION](messages(), new_context()))
     assert [(await anext(responses)).message for _ in range(2)] == [(b"1",), (b"2",)]
     with pytest.raises(GatewayError) as caught:
         await anext(responses)

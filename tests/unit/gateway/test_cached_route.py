@@ -85,8 +85,7 @@ class Harness:
         self.cache = ResponseCache(self.store, 500_000, clock=lambda: self.now)
         self.counters = RouteCounters()
         fields: dict[str, Any] = {"scope": b"s", "backend": "own", "ttl": 60.0, **policy}
-        policy_ = CachePolicy(**fields)
-        self.route = CachedRoute(self.server, self.cache, policy_, self.counters)
+        self.route = CachedRoute(self.server, self.cache, CachePolicy(**fields), self.counters)
 
     async def infer(
         self, request: InferRequest = REQUEST, context: RequestContext | None = None, **headers: str

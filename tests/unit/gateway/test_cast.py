@@ -49,7 +49,7 @@ def gateway_for(
 
 
 def limited_client_context() -> RequestContext:
-    """A context of a client whose protocol supports neither BOOL nor BF16."""
+    """Return a context of a client whose protocol supports neither BOOL nor BF16."""
     created = new_context()
     created.unsupported_datatypes, created.record.protocol = UNSUPPORTED_DATATYPES, "pipe"
     return created
@@ -96,23 +96,23 @@ async def test_inputs_of_the_models_datatype_are_not_cast_back() -> None:
 
 async def test_memory_of_casts_is_counted() -> None:
     elements = 100_000
-    half = Tensor("f", Datatype.BF16, (elements,), bytes(2 * elements))
-    full = Tensor("f", Datatype.FP32, (elements,), bytes(4 * elements))
+    bf16 = Tensor("f", Datatype.BF16, (elements,), bytes(2 * elements))
+    fp32 = Tensor("f", Datatype.FP32, (elements,), bytes(4 * elements))
     to_backend, to_client, cast_back = LimitedBackend("b"), Memory("b"), Memory("b")
-    to_client.answer = InferResponse("m", outputs=(half,))
+    to_client.answer = InferResponse("m", outputs=(bf16,))
     cast_back.description = MODEL
     cast_back.answer = InferResponse("m")
-    for backend, context, tensors, cast_bytes in (
-        (to_backend, new_context(), half, 4 * elements),
+    for backend, context, tensor, cast_bytes in (
+        (to_backend, new_context(), bf16, 4 * elements),
         (to_client, limited_client_context(), UINT8, 4 * elements),
-        (cast_back, limited_client_context(), full, 2 * elements),
+        (cast_back, limited_client_context(), fp32, 2 * elements),
     ):
         context.memory = memory = Budget(cast_bytes)
-        await infer(gateway_for(backend), context, tensors)
+        await infer(gateway_for(backend), context, tensor)
         assert memory.held == cast_bytes
         context.memory = Budget(cast_bytes - 1)
         with pytest.raises(GatewayError, match="full"):
-            await infer(gateway_for(backend), context, tensors)
+            await infer(gateway_for(backend), context, tensor)
 
 
 async def test_renamed_inputs_are_cast_back() -> None:

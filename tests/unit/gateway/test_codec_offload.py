@@ -1,4 +1,4 @@
-"""Codec work that a frontend or backend offloads to a helper, and the memory that it counts."""
+"""Codec work that frontends and backends offload to helpers, and the memory charged for it."""
 
 import gzip
 import json
@@ -292,7 +292,7 @@ async def test_a_helper_writes_long_typed_contents(
 
 
 LONG = Tensor("O", Datatype.FP32, (300 * KIB,), b"\0\0\x80\x3e" * 300 * KIB)
-"""Its elements are 0.25, which takes more bytes as JSON than the shortest float."""
+"""Its elements, 0.25, take more bytes as JSON than the shortest float."""
 
 
 def _offload(limits: Limits = DEFAULT_LIMITS) -> tuple[CodecOffload[Any, Any], list[int], Any]:

@@ -144,7 +144,7 @@ async def test_a_failing_helper_affects_no_client(caplog: pytest.LogCaptureFixtu
     await harness.check_results(error=1, equal=1)
 
 
-async def test_a_bug_affects_one_batch(
+async def test_a_bug_in_a_comparison_affects_one_batch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = Harness()
@@ -181,7 +181,7 @@ async def test_comparisons_beyond_the_limits_of_the_queue_are_dropped(
     await harness.check_results(dropped=3, equal=2)
     await harness.infer()
     await harness.check_results(dropped=3, equal=3)
-    monkeypatch.setattr(comparer_module, "MAX_BYTES", 30)  # each has 3 + 8 + 8 bytes
+    monkeypatch.setattr(comparer_module, "MAX_BYTES", 30)  # each comparison holds 3 + 8 + 8 bytes
     harness.offload.may_run.clear()
     for _ in range(2):
         await harness.infer()
@@ -208,7 +208,7 @@ async def test_a_comparison_holds_its_memory_until_it_has_run() -> None:
     assert harness.counters.mirrored == {"ok": 2, "dropped": 1}
 
 
-def _waiting_tasks(harness: Harness) -> list[Any]:
+def _queued_comparisons(harness: Harness) -> list[Any]:
     assert harness.comparer is not None
     return list(harness.comparer._queue)
 
@@ -219,7 +219,7 @@ async def test_closing_drops_waiting_comparisons() -> None:
     await harness.infer()
     await until(lambda: harness.offload.jobs)
     await harness.infer()
-    await until(lambda: bool(_waiting_tasks(harness)))
+    await until(lambda: bool(_queued_comparisons(harness)))
     await harness.gateway.close()
     assert harness.results == {"dropped": 2}
     assert harness.offload.is_closed
@@ -351,7 +351,7 @@ async def test_the_target_that_served_a_request_gets_it_once_more() -> None:
     assert [len(each.requests) for each in (harness.own, harness.twin)] == [1, 2]
 
 
-async def test_only_a_share_gets_the_baseline() -> None:
+async def test_only_a_share_of_the_requests_gets_the_baseline() -> None:
     harness = Harness(MirrorComparison(baseline=Baseline("twin", 25.0)))
     for number in range(200):
         await harness.infer(request_id=str(number))

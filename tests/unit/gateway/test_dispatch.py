@@ -101,7 +101,7 @@ def test_a_refusal_is_recorded() -> None:
 
 
 def rpc(result: RpcResponse | BaseException) -> tuple[RpcDispatch, list[RequestContext]]:
-    """Return a dispatcher whose health check has ``result``."""
+    """Return a dispatcher whose health check returns or raises ``result``, and its records."""
     contexts: list[RequestContext] = []
 
     async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
@@ -145,10 +145,10 @@ def test_without_relays_no_request_is_relayed_or_gets_an_id() -> None:
     """The task that serves the request assigns the id."""
     contexts: list[RequestContext] = []
     frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
-    grpc = RpcDispatch(frontends, {}, {}, contexts.append, contexts.append, relays=False)
+    rpc_dispatch = RpcDispatch(frontends, {}, {}, contexts.append, contexts.append, relays=False)
     http_frontends: dict[str, Any] = {"v2": NamedFrontend("v2", lambda: HttpResponse(200))}
-    web = HttpDispatch(http_frontends, contexts.append, contexts.append, relays=False)
+    http_dispatch = HttpDispatch(http_frontends, contexts.append, contexts.append, relays=False)
     callbacks: Any = None
-    assert grpc.relay(RpcRequest("/a.S/M"), new_context(), callbacks) is None
-    assert web.relay(HttpRequest("POST", "/v2"), new_context(), callbacks) is None
+    assert rpc_dispatch.relay(RpcRequest("/a.S/M"), new_context(), callbacks) is None
+    assert http_dispatch.relay(HttpRequest("POST", "/v2"), new_context(), callbacks) is None
     assert contexts == []

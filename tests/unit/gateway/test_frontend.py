@@ -20,7 +20,7 @@ def frontend(backend: Any, codec: LineCodec, **route: Any) -> Frontend[RpcReques
     return Frontend(codec, created, DEFAULT_LIMITS)
 
 
-async def test_the_same_protocol_passes_through_undecoded() -> None:
+async def test_a_request_in_the_backends_protocol_is_not_decoded() -> None:
     codec = LineCodec()
     backend = WireBackend("b", LineCodec())
     context = new_context()
@@ -32,7 +32,7 @@ async def test_the_same_protocol_passes_through_undecoded() -> None:
     assert context.record.pipeline == "forward"
 
 
-async def test_a_rewritten_model_is_still_not_decoded() -> None:
+async def test_a_request_with_a_rewritten_model_is_not_decoded() -> None:
     codec = LineCodec()
     backend = WireBackend("b", LineCodec())
     rewrite = Rewrite("real", "4")
@@ -45,7 +45,7 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend_codec", "codec_forwards", "rewrite"),
+    ("backend_codec", "can_pass_through", "rewrite"),
     [
         (LineCodec("another"), True, Rewrite()),
         (LineCodec(), False, Rewrite()),
@@ -53,11 +53,11 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
     ],
     ids=["another protocol", "an option changes the form", "tensors are renamed"],
 )
-async def test_other_requests_are_translated(
-    backend_codec: LineCodec, codec_forwards: bool, rewrite: Rewrite
+async def test_inferences_that_cannot_pass_through_are_translated(
+    backend_codec: LineCodec, can_pass_through: bool, rewrite: Rewrite
 ) -> None:
     codec = LineCodec()
-    codec.can_pass_through = codec_forwards
+    codec.can_pass_through = can_pass_through
     backend = WireBackend("b", backend_codec)
     context = new_context()
     response = await frontend(backend, codec, rewrite=rewrite).respond(

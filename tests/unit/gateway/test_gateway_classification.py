@@ -151,7 +151,7 @@ async def test_no_classes_without_metadata() -> None:
     assert memory.requests == []
 
 
-async def test_an_output_without_an_order_is_rejected() -> None:
+async def test_an_output_with_an_unordered_datatype_is_rejected() -> None:
     gateway, memory = gateway_with_backend(ModelMetadata("m"))
     response = memory.answer = InferResponse(
         "m", outputs=(tensor_from_array("Y", Datatype.BOOL, np.array([True])),)

@@ -116,7 +116,7 @@ def _layers(gateway: RoutingGateway) -> Iterator[HookedRoute]:
 
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("on_error", ["reject", "ignore"])
-async def test_a_rejection_by_a_hook_ignores_on_error(side: str, on_error: str) -> None:
+async def test_on_error_does_not_apply_to_a_rejection_by_a_hook(side: str, on_error: str) -> None:
     async with serving({side: "rejects", "on_error": on_error}) as gateway:
         with pytest.raises(GatewayError, match="not today") as caught:
             await infer(gateway)
@@ -193,7 +193,7 @@ async def test_a_blocked_hook_does_not_block_other_routes(monkeypatch: pytest.Mo
     async with serving({"before": "blocks", "timeout": "30s"}) as gateway:
         blocked = [asyncio.create_task(infer(gateway)) for _ in range(3)]
         await until(lambda: Hook.events)
-        # another route of the same backend, whose name the model refuses
+        # Another route of the same backend is served: the model refuses the name.
         with pytest.raises(GatewayError, match="unknown model 'other'"):
             await infer(gateway, request("other"))
         for task in blocked:

@@ -27,7 +27,7 @@ EVENT = b'data: {"id":"i","model_name":"m","model_version":"7"}\n\n'
 
 
 class ScriptedBackend(Memory):
-    """A backend with the steps in ``do``: ``fail``, ``bug``, ``wait``, or else a response."""
+    """The parameter ``do`` lists the steps: ``fail``, ``bug``, ``wait``, or else a response."""
 
     def __init__(self) -> None:
         super().__init__("acting")

@@ -213,8 +213,8 @@ async def test_a_status_combines_the_versions_of_several_routes() -> None:
     (result,) = (await status(gateway, "m")).models
     assert states(result) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
     assert set(one.described) == {("m", "", False)}
-    only = build_gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
-    (result,) = (await status(only, "m")).models
+    pinned = build_gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
+    (result,) = (await status(pinned, "m")).models
     assert states(result) == {"1": "READY", "2": "UNAVAILABLE"}
 
 
@@ -303,7 +303,7 @@ async def test_the_only_server_reports_its_version_and_configuration() -> None:
     assert result.uptime_ns > 7
 
 
-async def test_servers_without_statistics_get_the_gateways() -> None:
+async def test_a_status_has_the_gateways_statistics_if_the_server_has_none() -> None:
     gateway = build_gateway(Route("m", "b"), backends=[Repository()])
     gateway.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
     (result,) = (await status(gateway, "m")).models
@@ -340,13 +340,13 @@ async def test_a_status_lists_the_models_of_all_routes() -> None:
     )
     context = new_context()
     result = await perform(gateway, messages.ServerStatusRequest(), messages.ServerStatus, context)
-    assert [one.metadata.name for one in result.models] == ["simple", "x-1", "x-2"]
+    assert [model.metadata.name for model in result.models] == ["simple", "x-1", "x-2"]
     assert result.models[0].metadata.max_batch_size == 8
-    assert [states(one) for one in result.models] == [{"1": "READY"}] * 3
+    assert [states(model) for model in result.models] == [{"1": "READY"}] * 3
     assert context.record.route == ""  # several routes have no common name
 
 
-async def test_a_gateway_that_is_not_ready_reports_it() -> None:
+async def test_a_status_reports_that_the_gateway_is_not_ready() -> None:
     class Starting(Repository):
         async def perform(self, operation: Operation, context: RequestContext) -> messages.Response:
             if isinstance(operation, messages.ServerReadyRequest):
@@ -365,20 +365,20 @@ async def test_a_model_without_a_reachable_backend_is_unavailable() -> None:
         Route("b", "b"),
         backends=[down, Repository()],
     )
-    one, other = (await status(gateway)).models
-    assert one.metadata == ModelMetadata("a")
-    assert one.versions == tuple(
+    unavailable, ready = (await status(gateway)).models
+    assert unavailable.metadata == ModelMetadata("a")
+    assert unavailable.versions == tuple(
         ModelIndexEntry("a", version, "UNAVAILABLE", "backend 'down': cannot connect")
         for version in ("1", "2")
     )
-    assert states(other) == {"1": "READY"}
+    assert states(ready) == {"1": "READY"}
 
 
 async def test_models_are_described_with_bounded_concurrency() -> None:
     names = [f"m{number}" for number in range(100)]
     repository = Repository("b", *names)
     result = await status(build_gateway(Route("*", "b"), backends=[repository]))
-    assert [one.metadata.name for one in result.models] == names
+    assert [model.metadata.name for model in result.models] == names
     assert repository.max_concurrent == 16
 
 
@@ -397,7 +397,7 @@ async def test_a_silent_backend_hardly_delays_the_status(monkeypatch: pytest.Mon
     silent = Silent("b", *(f"m{number}" for number in range(40)))
     began = time.monotonic()
     result = await status(build_gateway(Route("*", "b"), backends=[silent]))
-    assert {entry.reason for one in result.models for entry in one.versions} == {"late"}
+    assert {entry.reason for model in result.models for entry in model.versions} == {"late"}
     assert len(timeouts) == 40
     assert max(timeouts) <= 0.2
     assert max(timeouts[16:]) <= 0.15  # the first 16 models take 0.2 s each
@@ -420,7 +420,7 @@ async def test_a_clients_shorter_deadline_applies() -> None:
 
 
 class IndexedBackend(Memory):
-    """A backend with an index, or an error instead; models in ``ready`` are ready."""
+    """A backend that returns or raises ``index``; models in ``ready`` are ready."""
 
     def __init__(self, index: Any, name: str = "b", ready: Any = ()) -> None:
         super().__init__(name)
@@ -496,7 +496,7 @@ async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
     assert await index(gateway, ready_only=True) == []
 
 
-async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
+async def test_a_served_model_that_is_not_listed_is_ready() -> None:
     """Such a model may be behind a gateway whose patterns cannot be listed."""
     gateway = build_gateway(Route("m", "b", "2"), backends=[IndexedBackend([], ready={("m", "2")})])
     for ready_only in (False, True):

@@ -68,7 +68,7 @@ def test_without_a_batch_shapes_are_complete(size: int | None) -> None:
 
 
 @pytest.mark.parametrize("datatype", Datatype)
-def test_every_datatype_has_a_name(datatype: Datatype) -> None:
+def test_every_datatype_has_a_configuration_name(datatype: Datatype) -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("IN", datatype.value, ()),))
     assert config_from_metadata(model).settings["input"][0]["data_type"] != "TYPE_INVALID"
 

@@ -138,7 +138,7 @@ class AllowAll:
 
 
 def frontend(
-    protocol: str, memory: Memory, gate: Any, names: NameRule | None = None
+    protocol: str, memory: Memory, authorizer: Any, names: NameRule | None = None
 ) -> Frontend[Any, Any]:
     memory.profile_of_all = replace(GENERIC, has_trace_settings=True, reports_statistics=True)
     created = RoutingGateway(
@@ -150,7 +150,7 @@ def frontend(
             permissions=ControlPermissions(repository=True, settings=True),
         ),
     )
-    return Frontend(plugins()[protocol].create({}), created, DEFAULT_LIMITS, authorizer=gate)
+    return Frontend(plugins()[protocol].create({}), created, DEFAULT_LIMITS, authorizer=authorizer)
 
 
 @pytest.mark.parametrize("bad", AMBIGUOUS.values(), ids=AMBIGUOUS)
@@ -159,10 +159,9 @@ async def test_ambiguous_names_are_rejected_before_rules_and_routes(name: str, b
     protocol, wire = REQUESTS[name]
     memory, context = Memory("b"), new_context()
     in_body = "memory" in name or "cuda" in name or "repository" in name
-    gate = (
-        AllowAll() if in_body else DenyAll()
-    )  # the fields of the complete message are read after the rules
-    await frontend(protocol, memory, gate).respond(wire(bad), context)
+    # The complete message is read only after the rules have permitted its summary.
+    authorizer = AllowAll() if in_body else DenyAll()
+    await frontend(protocol, memory, authorizer).respond(wire(bad), context)
     assert memory.requests == []
     record = context.record
     if record.error.startswith("no such path"):
@@ -184,15 +183,15 @@ async def test_an_ambiguous_name_in_a_stream_is_rejected() -> None:
         )
 
 
-@pytest.mark.parametrize("codec", ["v2-rest", "graphpipe", "v2-grpc"])
-async def test_a_slash_is_accepted_if_configured(codec: str) -> None:
+@pytest.mark.parametrize("protocol", ["v2-rest", "graphpipe", "v2-grpc"])
+async def test_a_slash_is_accepted_if_configured(protocol: str) -> None:
     memory, context = Memory("b"), new_context()
     wire = {
         "v2-rest": HttpRequest("GET", "/v2/models/team-a%2Fbert/ready"),
         "v2-grpc": RpcRequest(V2 + "ModelReady", (field(1, "team-a/bert"),)),
         "graphpipe": HttpRequest("GET", "/graphpipe/team-a%2Fbert"),
-    }[codec]
-    await frontend(codec, memory, AllowAll(), NameRule(allow_slash=True)).respond(wire, context)
+    }[protocol]
+    await frontend(protocol, memory, AllowAll(), NameRule(allow_slash=True)).respond(wire, context)
     operations = [ModelMetadataRequest, ModelReadyRequest]
     assert [getattr(each, "model", "") for each in memory.requests if type(each) in operations] == [
         "team-a/bert"

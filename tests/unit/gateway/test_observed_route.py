@@ -29,7 +29,7 @@ REQUEST = InferRequest("m", "", "id", inputs=(INPUT,))
 
 
 class Observer:
-    """Keeps the exchanges of one model."""
+    """An observer that keeps the exchanges of one model."""
 
     def __init__(self, model: str = "m") -> None:
         self.selected_model = model

@@ -65,13 +65,13 @@ async def test_metadata_completes_the_request() -> None:
     assert backend.described == [("real", "", False)]
 
 
-async def test_a_request_that_contradicts_old_metadata_may_fit_newer() -> None:
+async def test_a_request_that_contradicts_old_metadata_may_fit_newer_metadata() -> None:
     backend = replaced(model(3), model(2))
     assert (await send_request(backend)).status == 200
     assert [newer for *_, newer in backend.described] == [False, True]
 
 
-async def test_a_request_that_contradicts_both_metadata_gets_the_newer_error() -> None:
+async def test_a_request_that_contradicts_old_and_newer_metadata_gets_the_newer_error() -> None:
     status, error = rejection_of(await send_request(replaced(model(3), model(4))))
     assert status == 400
     assert "'X': the 2 bytes" in error

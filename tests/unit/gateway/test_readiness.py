@@ -14,7 +14,7 @@ from waiting import until
 
 
 class Backends:
-    """Counts the checks, each of which waits for the gate."""
+    """Counts the checks of the backends. Each check waits until ``gate`` is set."""
 
     def __init__(self) -> None:
         self.is_ready = True
@@ -53,7 +53,7 @@ async def test_a_result_is_cached_briefly(is_ready: bool) -> None:
     assert backends.requests == 2
 
 
-async def test_no_more_than_two_checks_a_second() -> None:
+async def test_readiness_is_checked_no_more_than_twice_a_second() -> None:
     backends, clock = Backends(), Clock()
     readiness = Readiness(backends.check, clock)
     for _ in range(1000):
@@ -80,12 +80,12 @@ async def test_a_cancelled_check_is_repeated_by_the_next_caller() -> None:
 async def test_all_watchers_share_one_timer_and_one_check(monkeypatch: pytest.MonkeyPatch) -> None:
     timers: list[tuple[float, Callable[[], None]]] = []
     loop = asyncio.get_running_loop()
-    real = loop.call_later
+    original = loop.call_later
 
     def call_later(delay: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
         if delay == POLL_SECONDS:
             timers.append((delay, callback))
-        return real(delay, callback, *arguments)
+        return original(delay, callback, *arguments)
 
     monkeypatch.setattr(loop, "call_later", call_later)
     backends, clock = Backends(), Clock()

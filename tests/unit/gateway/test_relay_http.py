@@ -1,4 +1,4 @@
-"""Relayed requests on an HTTP/1 connection."""
+"""A refused relayed request on an HTTP/1 connection during a shutdown."""
 
 from __future__ import annotations
 

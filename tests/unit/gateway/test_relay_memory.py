@@ -76,7 +76,8 @@ def test_messages_are_freed_while_the_client_does_not_read(pair: Pair, earlier_c
     call(pair)
     pair.run(close_window)
     answer(pair, "k", "ok")
-    assert all(0 < stack.admission.bytes < SIZE for stack in pair.stacks)  # the response
+    # Only the response is still held.
+    assert all(0 < stack.admission.bytes < SIZE for stack in pair.stacks)
     assert not held_requests(pair)
 
 

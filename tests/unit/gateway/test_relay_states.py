@@ -90,7 +90,7 @@ class Relayed(RuleBasedStateMachine):
         options = {"endpoints": endpoints, "max_requests": max_requests}
         # Of the calls in one read, those that need a task are served last. The order decides about
         # endpoints, free slots and the numbers that the legacy API gives to requests.
-        self.has_order = endpoints > 1 or max_requests > 0 or is_legacy
+        self.is_order_relevant = endpoints > 1 or max_requests > 0 or is_legacy
         self.is_legacy = is_legacy
         if self.is_http:
             self.make_message = rest_request
@@ -119,7 +119,7 @@ class Relayed(RuleBasedStateMachine):
         self.calls += 1
         key = f"k{self.calls}"
         self._keys.append(key)
-        cut = -1 if self.has_order else cut
+        cut = -1 if self.is_order_relevant else cut
         headers = [("grpc-timeout", timeout)] if timeout and not self.is_http else []
         if self.is_http:
             model, size = model.replace("\n", "%20"), min(size, 1000)
@@ -127,7 +127,7 @@ class Relayed(RuleBasedStateMachine):
         for stack in self.pair.stacks:
             stack.has_cut = cut >= 0
         self._on_stacks("call", key, message, headers, cut)
-        # asyncio runs timers of the same time in any order. No two calls may end at the same time.
+        # asyncio runs timers of equal time in any order, so no two calls may end at the same time.
         self.pair.advance(_PAUSE)
 
     @rule(count=st.sampled_from((1, 9, 40, -1)))

@@ -1,4 +1,4 @@
-"""Limits, outcomes, metrics and log fields are the same for relayed requests and for tasks."""
+"""Relayed requests have the same results as tasks, need no task, are freed, and fail alone."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def leave_slot(stack: Stack) -> None:
 
 
 def new_authorizer() -> Authorizer:
-    """Return an authorizer by which key ``a`` may infer model ``m`` once."""
+    """Return an authorizer that permits key ``a`` one inference of model ``m`` a minute."""
     rules = AccessRules((AccessRule(("key:a",), models=("m",)),))
     limit = RateLimit(("*",), requests=Rate(1, 60.0, 1))
     return Authorizer(
@@ -102,7 +102,7 @@ def new_authorizer() -> Authorizer:
 
 
 def send_together(stack: Stack, count: int) -> None:
-    """Send invalid requests in one piece."""
+    """Send ``count`` invalid requests in one write."""
     for number in range(count):
         stack.call(f"k{number}", rest_request("m", kind="garbage"), (), 0)
     stack.write()
@@ -118,56 +118,56 @@ LEGACY: dict[str, Any] = {"is_legacy": True}
 REST: dict[str, Any] = {"stack_type": HttpStack}
 TRANSLATED: dict[str, Any] = {"stack_type": TranslatedStack, "has_helpers": True}
 TO_REST: dict[str, Any] = {"stack_type": RestServersStack, "has_helpers": True}
-TWO = {"endpoints": 2}
+TWO_ENDPOINTS = {"endpoints": 2}
 ONE_SLOT = {"max_requests": 1}
-KEYS = {"authorizer": new_authorizer}
+WITH_KEYS = {"authorizer": new_authorizer}
 
 
-def limited(**limits: int) -> dict[str, Any]:
-    return {"limits": Limits(**limits)}
+def limits(**values: int) -> dict[str, Any]:
+    return {"limits": Limits(**values)}
 
 
-SMALL = limited(body=1000)
+SMALL_BODY = limits(body=1000)
 CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
     # options of the gateway, steps, and the outcome and exceeded limit of each logged request
     "ok": ({}, [call(), answer("ok")], "ok"),
     "renamed": ({}, [call("renamed"), answer("ok")], "ok"),
     "not validated": ({}, [call("trusted", kind="wrong"), answer("ok")], "ok"),
-    "long": ({}, [call(size=190_000), answer("ok")], "ok"),
-    "two endpoints": (TWO, [call(), answer("ok")], "ok"),
-    "a sequence": (TWO, [call(kind="sequence"), answer("ok")], "ok"),
+    "long request": ({}, [call(size=190_000), answer("ok")], "ok"),
+    "two endpoints": (TWO_ENDPOINTS, [call(), answer("ok")], "ok"),
+    "a sequence": (TWO_ENDPOINTS, [call(kind="sequence"), answer("ok")], "ok"),
     "typed contents": ({}, [call(kind="typed"), answer("ok")], "ok"),
     "in_flight": (
-        limited(in_flight=1),
+        limits(in_flight=1),
         [call(), call(key="l"), answer("ok")],
         "ok, overloaded in_flight",
     ),
     "in_flight_bytes": (
-        limited(in_flight_bytes=100_000),
+        limits(in_flight_bytes=100_000),
         [call(size=70_000), call(size=70_000, key="l"), answer("ok")],
         "ok, overloaded in_flight_bytes",
     ),
-    "body": (SMALL, [call(size=70_000)], "too_large body"),
-    "headers": (limited(headers=500), [call(headers=[("x-long", "1" * 600)])], "too_large headers"),
+    "body": (SMALL_BODY, [call(size=70_000)], "too_large body"),
+    "headers": (limits(headers=500), [call(headers=[("x-long", "1" * 600)])], "too_large headers"),
     "header_count": (
-        limited(header_count=5),
+        limits(header_count=5),
         [call(headers=[(f"x-{number}", "1") for number in range(6)])],
         "too_large header_count",
     ),
     "forwarded_headers": ({}, [call(headers=LONG_HEADERS)], "too_large forwarded_headers"),
-    "rank": (limited(rank=0), [call()], "bad_request rank"),
+    "rank": (limits(rank=0), [call()], "bad_request rank"),
     "unknown model": ({}, [call("unknown")], "not_found"),
-    "name of a model": ({}, [call("a%20b")], "bad_request"),
-    "size of the data": ({}, [call(kind="wrong")], "bad_request"),
-    "no protobuf": ({}, [call(kind="garbage")], "bad_request"),
+    "invalid model name": ({}, [call("a%20b")], "bad_request"),
+    "wrong size of the data": ({}, [call(kind="wrong")], "bad_request"),
+    "invalid protobuf": ({}, [call(kind="garbage")], "bad_request"),
     "error of the backend": ({}, [call(), answer("invalid")], "bad_request"),
     "unavailable": ({}, [call(), answer("unavailable")], "no_backend"),
     "garbage": ({}, [call(), answer("garbage")], "backend_garbage"),
     "no message": ({}, [call(), answer("empty")], "backend_garbage"),
-    "oversize": ({}, [call(), answer("oversize")], "too_large"),
+    "oversized response": ({}, [call(), answer("oversize")], "too_large"),
     "reset": ({}, [call(), answer("reset")], "backend_garbage"),
-    "lost": ({}, [call(), answer("lost")], "backend_garbage"),
-    "lost together": (  # the calls fail in the order of their ids
+    "connection lost": ({}, [call(), answer("lost")], "backend_garbage"),
+    "connection lost by several calls": (  # the calls fail in the order of their ids
         LEGACY,
         [call(), answer("ok")]
         + [call(key=f"k{number}") for number in range(4)]
@@ -199,7 +199,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
         [call(headers=[("grpc-timeout", "0m")]), advance(0.3)],
         "timeout",
     ),
-    "queue": (
+    "full queue": (
         ONE_SLOT,
         [call(), call(key="l"), call(key="n"), answer("ok"), answer("ok", "l")],
         "ok, ok, overloaded",
@@ -213,32 +213,32 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
     "disconnected": ({}, [call(), DISCONNECT], "cancelled"),
     "shut down": ({}, [call(), SHUT_DOWN], "overloaded"),
     "legacy": (LEGACY, [call(), answer("ok")], "ok"),
-    "legacy, renamed": (LEGACY | TWO, [call("renamed"), answer("ok")], "ok"),
-    "legacy, a sequence": (LEGACY | TWO, [call(kind="sequence"), answer("ok")], "ok"),
-    "legacy, size of the data": (LEGACY, [call(kind="wrong")], "bad_request"),
-    "legacy, no protobuf": (LEGACY, [call(kind="garbage")], "bad_request"),
+    "legacy, renamed": (LEGACY | TWO_ENDPOINTS, [call("renamed"), answer("ok")], "ok"),
+    "legacy, a sequence": (LEGACY | TWO_ENDPOINTS, [call(kind="sequence"), answer("ok")], "ok"),
+    "legacy, wrong size of the data": (LEGACY, [call(kind="wrong")], "bad_request"),
+    "legacy, invalid protobuf": (LEGACY, [call(kind="garbage")], "bad_request"),
     "legacy, garbage": (LEGACY, [call(), answer("garbage")], "backend_garbage"),
     "legacy, unavailable": (LEGACY, [call(), answer("unavailable")], "no_backend"),
     "REST": (REST, [call(), answer("ok")], "ok"),
-    "REST, renamed": (REST | TWO, [call("renamed"), answer("ok")], "ok"),
-    "REST, a sequence": (REST | TWO, [call(kind="sequence"), answer("ok")], "ok"),
-    "REST, long": (REST, [call(size=30_000), answer("ok")], "ok"),
-    "REST, then closed": (REST, [call(), answer("ok, then closed")], "ok"),
+    "REST, renamed": (REST | TWO_ENDPOINTS, [call("renamed"), answer("ok")], "ok"),
+    "REST, a sequence": (REST | TWO_ENDPOINTS, [call(kind="sequence"), answer("ok")], "ok"),
+    "REST, long request": (REST, [call(size=30_000), answer("ok")], "ok"),
+    "REST, closed after the response": (REST, [call(), answer("ok, then closed")], "ok"),
     "REST, compressed": (REST, [call(), answer("compressed")], "ok"),
-    "REST, HTTP/1.1 deadline": (REST, [call("quick"), advance(0.6)], "timeout"),
-    "REST, size of the data": (REST, [call(kind="wrong")], "bad_request"),
-    "REST, no JSON": (REST, [call(kind="garbage")], "bad_request"),
+    "REST, timeout of the route": (REST, [call("quick"), advance(0.6)], "timeout"),
+    "REST, wrong size of the data": (REST, [call(kind="wrong")], "bad_request"),
+    "REST, invalid JSON": (REST, [call(kind="garbage")], "bad_request"),
     "REST, unknown model": (REST, [call("unknown")], "not_found"),
-    "REST, body": (REST | SMALL, [call(size=3000)], "too_large body"),
+    "REST, body": (REST | SMALL_BODY, [call(size=3000)], "too_large body"),
     "REST, error of the backend": (REST, [call(), answer("invalid")], "bad_request"),
     "REST, unavailable": (REST, [call(), answer("unavailable")], "no_backend"),
     "REST, garbage": (REST, [call(), answer("garbage")], "backend_garbage"),
-    "REST, no HTTP": (REST, [call(), answer("no HTTP")], "backend_garbage"),
-    "REST, oversize": (REST, [call(), answer("oversize")], "too_large"),
-    "REST, lost": (REST, [call(), answer("lost")], "backend_garbage"),
+    "REST, invalid HTTP": (REST, [call(), answer("no HTTP")], "backend_garbage"),
+    "REST, oversized response": (REST, [call(), answer("oversize")], "too_large"),
+    "REST, connection lost": (REST, [call(), answer("lost")], "backend_garbage"),
     "REST, partial": (REST, [call(), answer("partial"), advance(6.0)], "timeout"),
     "REST, no connection": (REST, [refuse_connections, call(), advance(0.1)], "connect"),
-    "REST, queue": (REST | ONE_SLOT, [call(), answer("ok")], "ok"),
+    "REST, a free slot": (REST | ONE_SLOT, [call(), answer("ok")], "ok"),
     "REST, disconnected": (REST, [call(), DISCONNECT], "cancelled"),
     "REST, shut down": (REST, [call(), SHUT_DOWN], "overloaded"),
     "REST, pipelined": (
@@ -252,7 +252,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
         ", ".join(["bad_request"] * 20),
     ),
     "REST, rate": (
-        REST | KEYS,
+        REST | WITH_KEYS,
         [call(headers=[KEY]), answer("ok"), call(headers=[KEY], key="l")],
         "ok, rate_limited",
     ),
@@ -265,38 +265,42 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
         [call(), answer("many")],
         "ok",
     ),
-    "translated, a sequence": (TRANSLATED | TWO, [call(kind="sequence"), answer("ok")], "ok"),
+    "translated, a sequence": (
+        TRANSLATED | TWO_ENDPOINTS,
+        [call(kind="sequence"), answer("ok")],
+        "ok",
+    ),
     "translated, classes": (TRANSLATED, [call(kind="classes"), answer("ok")], "ok"),
-    "translated, binary": (TRANSLATED, [call(kind="binary"), answer("long")], "ok"),
-    "translated, large": (TRANSLATED, [call(size=70_000), answer("ok")], "ok"),
+    "translated, binary outputs": (TRANSLATED, [call(kind="binary"), answer("long")], "ok"),
+    "translated, large request": (TRANSLATED, [call(size=70_000), answer("ok")], "ok"),
     "translated, many tensors": (TRANSLATED, [call(kind="many"), answer("ok")], "ok"),
     "translated, long response": (TRANSLATED, [call(), answer("long")], "ok"),
     "translated, many elements": (TRANSLATED, [call(), answer("many")], "ok"),
     "translated, long JSON": (
-        TRANSLATED | limited(json_inline=500),
+        TRANSLATED | limits(json_inline=500),
         [call(size=1000), answer("long")],
         "ok",
     ),
     "translated, long JSON of the response": (
-        TRANSLATED | limited(json_inline=500),
+        TRANSLATED | limits(json_inline=500),
         [call(), answer("long")],
         "ok",
     ),
     "translated, size of the response": (
-        TRANSLATED | limited(body=100_000),
+        TRANSLATED | limits(body=100_000),
         [call(), answer("long")],
         "too_large body",
     ),
-    "translated, rank": (TRANSLATED | limited(rank=0), [call()], "bad_request rank"),
-    "translated, body": (TRANSLATED | SMALL, [call(size=3000)], "too_large body"),
+    "translated, rank": (TRANSLATED | limits(rank=0), [call()], "bad_request rank"),
+    "translated, body": (TRANSLATED | SMALL_BODY, [call(size=3000)], "too_large body"),
     "translated, forwarded_headers": (
         TRANSLATED,
         [call(headers=LONG_HEADERS)],
         "too_large forwarded_headers",
     ),
     "translated, unknown model": (TRANSLATED, [call("unknown")], "not_found"),
-    "translated, size of the data": (TRANSLATED, [call(kind="wrong")], "bad_request"),
-    "translated, no JSON": (TRANSLATED, [call(kind="garbage")], "bad_request"),
+    "translated, wrong size of the data": (TRANSLATED, [call(kind="wrong")], "bad_request"),
+    "translated, invalid JSON": (TRANSLATED, [call(kind="garbage")], "bad_request"),
     "translated, error of the backend": (TRANSLATED, [call(), answer("invalid")], "bad_request"),
     "translated, unavailable": (TRANSLATED, [call(), answer("unavailable")], "no_backend"),
     "translated, garbage": (TRANSLATED, [call(), answer("garbage")], "backend_garbage"),
@@ -306,7 +310,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
         "backend_garbage",
     ),
     "translated, no message": (TRANSLATED, [call(), answer("empty")], "backend_garbage"),
-    "translated, oversize": (TRANSLATED, [call(), answer("oversize")], "too_large"),
+    "translated, oversized response": (TRANSLATED, [call(), answer("oversize")], "too_large"),
     "translated, partial request": (TRANSLATED, [call(headers=[NO_JSON]), answer("ok")], "ok"),
     "translated, partial request without metadata": (
         TRANSLATED,
@@ -323,7 +327,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
         [on_stacks(take_slot), call("quick"), advance(0.6), on_stacks(leave_slot)],
         "timeout",
     ),
-    "translated, lost": (TRANSLATED, [call(), answer("lost")], "backend_garbage"),
+    "translated, connection lost": (TRANSLATED, [call(), answer("lost")], "backend_garbage"),
     "translated, refused once": (TRANSLATED, [call(), answer("refused"), answer("many")], "ok"),
     "translated, no connection": (
         TRANSLATED,
@@ -333,22 +337,22 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
     "translated, timeout of the route": (TRANSLATED, [call("quick"), advance(0.6)], "timeout"),
     "translated, disconnected": (TRANSLATED, [call(), DISCONNECT], "cancelled"),
     "translated, rate": (
-        TRANSLATED | KEYS,
+        TRANSLATED | WITH_KEYS,
         [call(headers=[KEY]), answer("ok"), call(headers=[KEY], key="l")],
         "ok, rate_limited",
     ),
     "to REST": (TO_REST, [call(), answer("ok")], "ok"),
-    "to REST, then closed": (TO_REST, [call(), answer("ok, then closed")], "ok"),
+    "to REST, closed after the response": (TO_REST, [call(), answer("ok, then closed")], "ok"),
     "to REST, compressed": (TO_REST, [call(), answer("compressed")], "ok"),
-    "to REST, long JSON": (TO_REST | limited(json_inline=50), [call(size=100), answer("ok")], "ok"),
-    "to REST, large": (TO_REST, [call(size=50_000), answer("ok")], "ok"),
+    "to REST, long JSON": (TO_REST | limits(json_inline=50), [call(size=100), answer("ok")], "ok"),
+    "to REST, large request": (TO_REST, [call(size=50_000), answer("ok")], "ok"),
     "to REST, garbage": (TO_REST, [call(), answer("garbage")], "backend_garbage"),
     "to REST, error of the backend": (TO_REST, [call(), answer("invalid")], "bad_request"),
     "to REST, cancelled": (TO_REST, [call(), RESET], "cancelled"),
-    "anonymous": (KEYS, [call()], "unauthenticated"),
-    "forbidden": (KEYS, [call("quick", headers=[KEY])], "forbidden"),
+    "anonymous": (WITH_KEYS, [call()], "unauthenticated"),
+    "forbidden": (WITH_KEYS, [call("quick", headers=[KEY])], "forbidden"),
     "rate": (
-        KEYS,
+        WITH_KEYS,
         [call(headers=[KEY]), answer("ok"), call(headers=[KEY], key="l")],
         "ok, rate_limited",
     ),
@@ -434,13 +438,13 @@ def test_messages_are_freed_without_garbage_collection(
 
 
 def _relayed_count() -> int:
-    """Count the relayed requests that began since the last collection."""
+    """Return the number of relayed requests that began since the last collection."""
     young = gc.get_objects(generation=0)
     return sum(type(each) in (RelayedPassThrough, RelayedTranslation) for each in young)
 
 
 class FailingCallbacks:
-    """A transport with a bug."""
+    """Callbacks of a transport that fails to send the response."""
 
     def __init__(self) -> None:
         self.responses: list[object] = []

@@ -35,7 +35,6 @@ class LimitedBackend(Memory):
 
 
 def remote(codec: Any) -> RemoteBackend[Any, Any]:
-    """Return a remote backend with ``codec``."""
     settings = BackendSettings("b", [Endpoint("server", 8000)])
     upstream = H2Upstream(DEFAULT_LIMITS)
     return RemoteBackend(settings, codec, upstream, RPC_MESSAGES, DEFAULT_LIMITS)

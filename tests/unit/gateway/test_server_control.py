@@ -103,7 +103,7 @@ BACKEND_CONFIG = {
         (json.dumps(CONFIG), BACKEND_CONFIG),
         ('{"input": [{"name": "A"}]}', {"input": [{"name": "INPUT0"}]}),
         ('{"name": "m", "input": "A"}', {"name": "real", "input": "A"}),
-        # unchanged, byte for byte
+        # These values are sent unchanged.
         ('{ "name": "real" , "input":[{"name":"INPUT0"}]}', None),
         ('{ "name": "another" }', None),
         ('{ "name": ["m"] }', None),

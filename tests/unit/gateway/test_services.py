@@ -56,7 +56,7 @@ def build_services(readiness: Readiness) -> GatewayServices:
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The services on a plain grpc.aio server."""
+    """A handler that runs the services on a plain grpc.aio server."""
 
     def __init__(self, services: GatewayServices) -> None:
         self.services = services

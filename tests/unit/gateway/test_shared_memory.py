@@ -1,4 +1,4 @@
-"""Shared memory regions: bounds, truncated files, unregistering during use, backends."""
+"""Shared memory regions: bounds, changed files, registration, audit, and backends with regions."""
 
 # ruff: noqa: ASYNC240 - the files are in memory
 
@@ -62,7 +62,7 @@ def region() -> Iterator[Path]:
     FILE.unlink(missing_ok=True)
 
 
-def open_files() -> int:
+def open_file_count() -> int:
     gc.collect()
     count = 0
     for each in Path("/proc/self/fd").iterdir():
@@ -153,10 +153,10 @@ numbers = st.integers(0, SIZE // 2) | st.integers(0, 2 * SIZE) | st.integers(0, 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(offset=numbers, size=numbers, begin=numbers, length=numbers, end=st.integers(0, SIZE))
-def test_any_numbers_end_in_data_or_an_error(
+def test_any_offsets_and_sizes_give_data_or_an_error(
     offset: int, size: int, begin: int, length: int, end: int
 ) -> None:
-    """Whatever is registered, and however the file changes, no byte outside the region is read."""
+    """Neither a registration nor a truncated file permits a read outside the region."""
     FILE.write_bytes(bytes(SIZE))
     request = replace(REGISTER, offset=offset, size=size)
     if not 0 < size <= SIZE - offset:
@@ -181,14 +181,14 @@ def test_any_numbers_end_in_data_or_an_error(
 
 async def test_truncation_between_check_and_read_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = await memory_with_region()
-    look = os.fstat
+    fstat = os.fstat
 
-    def cut_after(file: int) -> os.stat_result:
-        status = look(file)
+    def truncate_after_fstat(file: int) -> os.stat_result:
+        status = fstat(file)
         os.truncate(FILE, 10)
         return status
 
-    monkeypatch.setattr("infergate.gateway.shared_memory_region.os.fstat", cut_after)
+    monkeypatch.setattr("infergate.gateway.shared_memory_region.os.fstat", truncate_after_fstat)
     await error_of(memory, request_with(RegionRef("r", 0, 100)), match="become shorter")
 
 
@@ -216,7 +216,7 @@ async def test_no_output_is_written_if_one_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "apart"),
+    ("first", "second", "is_disjoint"),
     [
         (RegionRef("r", 0, 4), RegionRef("r", 0, 4), False),
         (RegionRef("r", 0, 4), RegionRef("r", 3, 4), False),
@@ -229,16 +229,16 @@ async def test_no_output_is_written_if_one_does_not_fit() -> None:
     ids=str,
 )
 async def test_no_output_is_written_over_another(
-    one: RegionRef, other: RegionRef, *, apart: bool
+    first: RegionRef, second: RegionRef, *, is_disjoint: bool
 ) -> None:
     memory = await memory_with_region()
     await memory.perform(replace(REGISTER, name="alias", offset=8, size=8), new_context())
-    outputs = tuple(RequestedOutput(*each) for each in (("A", {}, one), ("B", {}, other)))
+    outputs = tuple(RequestedOutput(*each) for each in (("A", {}, first), ("B", {}, second)))
     for order in (outputs, outputs[::-1]):
         request = InferRequest(
             "m", outputs=(*order, RequestedOutput("C", {}, RegionRef("r", 99, 9)))
         )
-        if apart:
+        if is_disjoint:
             async with memory.stage(request, BACKEND):
                 continue
         error = await error_of(memory, request)
@@ -271,8 +271,8 @@ async def test_large_data_is_copied_by_a_thread(
     ) as staged:
         assert staged.request.inputs[0].data == bytes(range(65))
         await staged.write_outputs(response_with(bytes(65)))
-    moved = [call.args[0].__name__ for call in to_thread.await_args_list]
-    assert moved == ["_read_inputs", "_write_outputs"]
+    functions = [call.args[0].__name__ for call in to_thread.await_args_list]
+    assert functions == ["_read_inputs", "_write_outputs"]
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
 
 
@@ -304,15 +304,15 @@ async def test_memory_held_by_requests_is_bounded() -> None:
     memory = await memory_with_region()
     too_many = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE), RegionRef("r", 0, 1))
     await error_of(memory, too_many, Kind.TOO_LARGE)
-    two = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
-    one = request_with(RegionRef("r", 0, SIZE))
-    async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
+    two_inputs = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
+    one_input = request_with(RegionRef("r", 0, SIZE))
+    async with memory.stage(two_inputs, BACKEND), memory.stage(one_input, BACKEND):
         error = await error_of(memory, request_with(RegionRef("r", 0, 1)), Kind.OVERLOADED)
         assert error.retry_after
-    async with memory.stage(two, BACKEND):
+    async with memory.stage(two_inputs, BACKEND):
         pass
     await error_of(memory, InferRequest("m", inputs=(tensor_in(RegionRef("r", 0, 8), shape=(9,)),)))
-    async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
+    async with memory.stage(two_inputs, BACKEND), memory.stage(one_input, BACKEND):
         pass  # a refused request holds nothing
 
 
@@ -323,7 +323,7 @@ async def test_the_number_of_regions_is_limited() -> None:
         await memory.perform(replace(REGISTER, name="t"), new_context())
     await memory.perform(SharedMemoryUnregisterRequest("s"), new_context())
     await memory.perform(replace(REGISTER, name="t"), new_context())
-    assert open_files() == 2
+    assert open_file_count() == 2
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ async def test_invalid_keys_open_no_file(key: str) -> None:
     memory = SharedMemory(LIMITS, enabled=True)
     with raises_kind(Kind.BAD_REQUEST, match="Unable to open"):
         await memory.perform(replace(REGISTER, key=key), new_context())
-    assert open_files() == 0
+    assert open_file_count() == 0
 
 
 async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
             await memory.perform(REGISTER, new_context())
     finally:
         FILE.rmdir()
-    assert open_files() == 0
+    assert open_file_count() == 0
 
 
 async def test_a_key_may_omit_its_slash() -> None:
@@ -395,10 +395,10 @@ async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
     with raises_kind(Kind.NOT_FOUND, match="cuda shared memory region: 'r'"):
         await memory.perform(SharedMemoryStatusRequest("r", cuda=True), new_context())
     await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), new_context())
-    assert open_files() == 1
+    assert open_file_count() == 1
     for _ in range(2):  # even if the region does not exist: clients clean up before they begin
         assert await memory.perform(UNREGISTER, new_context()) == Acknowledgement()
-    assert open_files() == 0
+    assert open_file_count() == 0
     error = await error_of(memory, request_with(RegionRef("r", 0, 1)), Kind.NOT_FOUND)
     assert isinstance(error, UnknownRegionError)
     assert error.region == "r"
@@ -420,7 +420,7 @@ async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
     assert FILE.read_bytes() == bytes(SIZE)
     old.unlink()
     del staged
-    assert open_files() == 1
+    assert open_file_count() == 1
 
 
 async def test_a_request_cancelled_while_a_thread_reads_leaves_no_file_open(
@@ -441,7 +441,7 @@ async def test_a_request_cancelled_while_a_thread_reads_leaves_no_file_open(
     await memory.perform(SharedMemoryUnregisterRequest(), new_context())
     del task
     await asyncio.get_running_loop().shutdown_default_executor()  # the threads have ended
-    assert open_files() == 0
+    assert open_file_count() == 0
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 2 * SIZE)
     await memory.perform(REGISTER, new_context())
     async with memory.stage(
@@ -464,16 +464,16 @@ async def test_registering_and_unregistering_are_audited(caplog: pytest.LogCaptu
     await memory.perform(CUDA, new_context())
     await memory.perform(UNREGISTER, new_context())
     await memory.perform(SharedMemoryUnregisterRequest(), new_context())
-    good, bad, cuda, unregistered, unregistered_all = caplog.messages
-    rest = """route='' backend="gpu's,other" peer=test request_id"""
-    assert good == (
-        f"shared_memory_register region='r' key='{KEY}' offset=0 size={SIZE} {rest}='r1' outcome=ok"
+    registered, rejected, cuda, unregistered, unregistered_all = caplog.messages
+    end = """route='' backend="gpu's,other" peer=test request_id"""
+    assert registered == (
+        f"shared_memory_register region='r' key='{KEY}' offset=0 size={SIZE} {end}='r1' outcome=ok"
     )
-    assert "key='/no\\nsuchxxx" in bad
-    assert bad.endswith("outcome=already_exists")
-    assert len(bad) < 500
+    assert "key='/no\\nsuchxxx" in rejected
+    assert rejected.endswith("outcome=already_exists")
+    assert len(rejected) < 500
     assert cuda.startswith("shared_memory_register region='gpu' device=0 size=64 ")
-    assert unregistered == f"shared_memory_unregister region='r' {rest}='' outcome=ok"
+    assert unregistered == f"shared_memory_unregister region='r' {end}='' outcome=ok"
     assert unregistered_all.startswith("shared_memory_unregister region='' ")
 
 
@@ -492,7 +492,7 @@ async def test_disabled_shared_memory_opens_no_file() -> None:
     memory = SharedMemory(LIMITS, enabled=False)
     with raises_kind(Kind.UNSUPPORTED, match="'r': shared memory is not supported"):
         await memory.perform(REGISTER, new_context())
-    assert open_files() == 0
+    assert open_file_count() == 0
     assert memory.extensions == ()
     for name in ("", "r"):
         status = await memory.perform(SharedMemoryStatusRequest(name), new_context())
@@ -551,14 +551,14 @@ async def test_a_region_is_registered_with_all_backends_or_none() -> None:
         await memory.perform(REGISTER, new_context())
     assert first.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False)]
     assert await memory.perform(SharedMemoryStatusRequest(), new_context()) == SharedMemoryStatus()
-    assert open_files() == 0
+    assert open_file_count() == 0
 
 
 @pytest.mark.parametrize(
     ("kind", "expected"), [(Kind.TIMEOUT, 1), (Kind.CONNECT, 1), (Kind.BAD_REQUEST, 2)]
 )
-async def test_a_silent_new_backend_gets_one_region(kind: Kind, expected: int) -> None:
-    """A reload waits for every backend."""
+async def test_only_a_reachable_new_backend_gets_further_regions(kind: Kind, expected: int) -> None:
+    """A reload waits for every backend, so it gives up on a backend that cannot be reached."""
     memory = await memory_with_region(LIMITS, Sharing("a"))
     await memory.perform(CUDA, new_context())
     sharing, silent = Sharing("a"), Memory("c", None)
@@ -575,7 +575,7 @@ async def test_a_region_is_removed_even_if_a_backend_keeps_it() -> None:
     memory = await memory_with_region(LIMITS, *backends)
     with pytest.raises(GatewayError, match="a says no"):
         await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), new_context())
-    assert open_files() == 0
+    assert open_file_count() == 0
     assert len(backends[1].requests) == 2
 
 
@@ -617,7 +617,7 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
     ],
     ids=str,
 )
-async def test_a_sharing_backend_gets_no_request_past_the_end(
+async def test_a_sharing_backend_gets_no_request_past_the_end_of_a_region(
     request_: InferRequest, match: str
 ) -> None:
     """Such a request crashes a legacy server."""

@@ -145,7 +145,7 @@ async def test_a_servers_statistics_have_the_clients_names() -> None:
         await gateway.perform(ModelStatisticsRequest("n"), new_context())
 
 
-async def test_other_servers_get_the_gateways_statistics() -> None:
+async def test_models_of_other_servers_have_the_gateways_statistics() -> None:
     memory = Memory("b")
     gateway = build_gateway(Route("m", "b"), backends=[memory])
     record(gateway.own_statistics, "m")
@@ -175,7 +175,7 @@ async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> 
         await gateway.perform(ModelStatisticsRequest(*requested), new_context())
 
 
-async def test_a_server_that_is_down_gets_the_gateways_statistics() -> None:
+async def test_models_of_an_unreachable_server_have_the_gateways_statistics() -> None:
     memory = Memory("b")
     memory.description = GatewayError(Kind.CONNECT, "down")
     gateway = build_gateway(Route("m", "b"), backends=[memory])
@@ -205,6 +205,6 @@ async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
         ("n", ""),
         ("x", ""),
     ]
-    only = build_gateway(Route("n", "b", version="2"), backends=[server])
-    statistics = await perform(only, ModelStatisticsRequest(), ModelStatistics)
+    pinned = build_gateway(Route("n", "b", version="2"), backends=[server])
+    statistics = await perform(pinned, ModelStatisticsRequest(), ModelStatistics)
     assert statistics == ModelStatistics(({"name": "n", "version": "2"},))

@@ -32,7 +32,7 @@ from reference_cycles import garbage_collector_disabled
 
 
 class StreamCodec(LineCodec):
-    """Messages are ``infer MODEL VERSION ID [SEQUENCE]``; responses ``ID last|more``."""
+    """Requests are ``infer MODEL VERSION ID [SEQUENCE]``; responses are ``ID more|last|end``."""
 
     streaming_method = "/t.T/Stream"
 
@@ -351,12 +351,12 @@ async def test_only_the_clients_deadline_ends_a_late_stream() -> None:
     assert codes == [0, 3, 3]  # 3 is the codec's status for errors outside the stream
 
 
-async def test_streams_with_unary_messages_run_one_at_a_time() -> None:
+async def test_streams_with_unary_messages_run_one_request_at_a_time() -> None:
     assert Harness().stream.max_concurrent == MAX_CONCURRENT_REQUESTS
     harness = Harness(one_at_a_time=True)
     assert harness.stream.max_concurrent == 1
-    one, two = await harness.send_request("infer m 2 a")
-    assert one == two
-    assert one.startswith("InferResponse(model='m'")
+    first, second = await harness.send_request("infer m 2 a")
+    assert first == second
+    assert first.startswith("InferResponse(model='m'")
     responses = await harness.stream.handle(b"infer m fail a", None)
     assert [response.code async for response in responses] == [3]

@@ -1,4 +1,4 @@
-"""Inferences on backends other than the route's own: splits, fallbacks and mirrors."""
+"""Routes by header, and inferences on other backends: splits, fallbacks and mirrors."""
 
 import asyncio
 from collections import Counter
@@ -149,10 +149,10 @@ async def test_unsent_requests_use_the_fallback() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TIMEOUT, Kind.BACKEND_GARBAGE, Kind.OVERLOADED])
-async def test_other_errors_do_not_fall_back(kind: Kind) -> None:
+async def test_other_errors_do_not_cause_a_fallback(kind: Kind) -> None:
     harness = Harness(Route("m", "own", fallback="other"))
-    harness.own.answer = GatewayError(kind, "bad luck")
-    with pytest.raises(GatewayError, match="bad luck"):
+    harness.own.answer = GatewayError(kind, "the backend failed")
+    with pytest.raises(GatewayError, match="the backend failed"):
         await harness.send_request()
     assert not harness.other.requests
 
@@ -165,13 +165,13 @@ async def test_a_sequence_does_not_fall_back() -> None:
     assert not harness.other.requests
 
 
-async def test_an_unreachable_fallback_is_the_reported_error() -> None:
+async def test_the_error_of_an_unreachable_fallback_is_returned() -> None:
     harness = Harness(Route("m", "own", fallback="other"))
     harness.own.answer = CONNECTION_REFUSED
-    harness.other.answer = GatewayError(Kind.CONNECT, "nobody here either")
-    with pytest.raises(GatewayError, match="nobody here either"):
+    harness.other.answer = GatewayError(Kind.CONNECT, "the fallback is down")
+    with pytest.raises(GatewayError, match="the fallback is down"):
         await harness.send_request()
-    with pytest.raises(GatewayError, match="nobody here either"):
+    with pytest.raises(GatewayError, match="the fallback is down"):
         await harness.stream()
 
 
@@ -193,7 +193,7 @@ async def test_a_started_stream_does_not_fall_back() -> None:
 
 
 class HeldBackend(Memory):
-    """A backend that responds when it is released."""
+    """A backend that records each request twice: on arrival and when it is released."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -244,7 +244,7 @@ async def test_the_number_of_copies_is_bounded() -> None:
     mirror.release.set()
     await until(lambda: harness.counters.mirrored == {"dropped": 3, "ok": 2})
     await harness.send_request()
-    await until(lambda: len(mirror.requests) == 4)  # ``HeldBackend`` records each copy twice
+    await until(lambda: len(mirror.requests) == 4)  # two records for each copy
 
 
 async def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ async def test_a_copy_has_its_own_memory_reservation() -> None:
     assert harness.counters.mirrored["dropped"] == 1
 
 
-async def test_a_share_is_mirrored_and_sequences_completely() -> None:
+async def test_a_share_of_the_sequences_is_mirrored_completely() -> None:
     harness, mirror = mirroring(percent=30, maximum=10_000)
     mirror.release.set()
     for number in range(1, 101):
@@ -402,9 +402,6 @@ async def test_an_unreachable_mirror_does_not_make_the_gateway_unready() -> None
     assert await harness.gateway.perform(
         messages.ServerReadyRequest(), new_context()
     ) == messages.HealthStatus(ok=False)
-
-
-# ---- costs for others ----------------------------------------------------------------------------
 
 
 async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:

@@ -113,7 +113,7 @@ async def test_the_backend_and_the_client_see_transformed_tensors() -> None:
     assert harness.helpers.jobs == []
 
 
-async def test_requested_outputs_are_made_and_others_are_not_returned() -> None:
+async def test_requested_outputs_are_computed_and_others_are_not_returned() -> None:
     harness = Harness([], [TOP, Rename(names={"classes": "top"})], (SCORES,))
     response = await harness.infer(uint8(1), outputs=["top"])
     assert harness.sent.outputs == (RequestedOutput("probs"),)
@@ -122,7 +122,7 @@ async def test_requested_outputs_are_made_and_others_are_not_returned() -> None:
         await harness.infer(uint8(1), outputs=["probs"])
 
 
-async def test_classes_are_made_of_transformed_outputs() -> None:
+async def test_classes_are_computed_from_transformed_outputs() -> None:
     harness = Harness([], [Rename(names={"probs": "p"})], (SCORES,), labels={"p": ["a", "b", "c"]})
     response = await harness.infer(uint8(1), outputs=[RequestedOutput("p", {"classification": 1})])
     assert response.outputs[0].numpy().tolist() == [[b"0.700000:1:b"]]
@@ -202,7 +202,7 @@ async def test_python_work_on_large_tensors_runs_in_helpers_and_numpy_in_threads
     assert len(harness.sent.inputs[0].data) == 2_000_000
 
 
-async def test_memory_is_charged_before_and_kept_for_the_result() -> None:
+async def test_memory_is_charged_before_a_transform_and_held_for_its_result() -> None:
     budget = Budget(100 << 20)
     await Harness([CAST]).infer(uint8(*bytes(500_000)), memory=budget)
     assert budget.held == 2_000_000

@@ -58,7 +58,7 @@ def test_an_ambiguous_entry_point_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         ("broken_plugin:X", RequestHook, "failed: SystemExit: 3"),
     ],
 )
-def test_an_unusable_class_is_named(
+def test_the_error_names_an_unusable_class(
     reference: str, base: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_plugin.py").write_text("raise SystemExit(3)\n")

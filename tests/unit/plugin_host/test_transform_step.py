@@ -112,7 +112,7 @@ async def test_a_failure_names_the_transform(outcome: str, kind: Kind, expected:
         ("count", "invalid description: 0 tensors; expected 1"),
     ],
 )
-async def test_metadata_that_cannot_be_described_names_the_transform(
+async def test_the_error_names_a_transform_that_cannot_describe_its_tensors(
     outcome: str, expected: str
 ) -> None:
     async with gateway(outcome) as running:

@@ -49,7 +49,7 @@ def test_sequences_are_spread_evenly() -> None:
     assert max(counts.values()) < len(SEQUENCES) / len(NAMES) * 1.2
 
 
-def test_without_an_endpoint_only_its_own_sequences_move() -> None:
+def test_removing_an_endpoint_moves_only_its_own_sequences() -> None:
     for each in SEQUENCES:
         if owner(each) != NAMES[0]:
             assert owner(each, NAMES[1:]) == owner(each)
@@ -65,12 +65,12 @@ def test_owners_depend_on_the_model() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=[])), st.text(st.characters(exclude_categories=[])))
-def test_any_text_has_an_owner(model: str, number: str) -> None:
-    assert owner(SequenceKey(model, number)) in NAMES
+def test_any_text_has_an_owner(model: str, sequence_id: str) -> None:
+    assert owner(SequenceKey(model, sequence_id)) in NAMES
 
 
-def test_weights_determine_shares_and_moves() -> None:
+def test_a_higher_weight_takes_its_share_from_other_owners() -> None:
     owners = {each: owner(each, heavy=NAMES[0]) for each in SEQUENCES}
     assert 0.8 < Counter(owners.values())[NAMES[0]] / len(SEQUENCES) / (3 / 7) < 1.2
-    for each, after in owners.items():
-        assert after in (owner(each), NAMES[0])
+    for each, weighted_owner in owners.items():
+        assert weighted_owner in (owner(each), NAMES[0])

@@ -23,7 +23,7 @@ def test_delays_grow_up_to_the_maximum(attempt: int, maximum: float) -> None:
     assert backoff(attempt, lambda: 0.0) == 0.0
 
 
-def test_requests_that_failed_together_are_spread() -> None:
+def test_retries_of_requests_that_failed_together_are_spread() -> None:
     rng = random.Random(3).random
     waits = sorted(backoff(1, rng) for _ in range(1000))
     gaps = [later - earlier for earlier, later in itertools.pairwise(waits)]

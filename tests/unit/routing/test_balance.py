@@ -1,4 +1,4 @@
-"""How policies spread requests, with a seeded random generator."""
+"""The endpoints that balancing policies pick, with a seeded random generator."""
 
 from __future__ import annotations
 
@@ -77,19 +77,19 @@ def test_round_robin_is_as_even_as_possible() -> None:
 
 def test_round_robin_starts_at_a_random_endpoint() -> None:
     candidates = table(1, 1, 1, 1)
-    first = {
+    first_endpoints = {
         RoundRobin[Server](random.Random(i).random).pick(candidates, "").name for i in range(50)
     }
-    assert len(first) == 4
+    assert len(first_endpoints) == 4
 
 
-def test_the_busier_of_two_is_never_chosen() -> None:
+def test_the_busier_of_two_endpoints_is_never_picked() -> None:
     candidates = table(1, 1)
     candidates.members[0].active = 1
     assert request_shares(LeastRequest(rng().random), candidates, 100) == [0.0, 1.0]
 
 
-def test_the_busiest_of_many_is_never_chosen() -> None:
+def test_the_busiest_of_many_endpoints_is_never_picked() -> None:
     candidates = table(*[1] * 10)
     candidates.members[3].active = 5
     shares = request_shares(LeastRequest(rng().random), candidates)
@@ -102,7 +102,7 @@ def test_requests_in_flight_are_divided_by_the_weight() -> None:
     candidates.members[0].active = 2
     candidates.members[1].active = 1
     shares = request_shares(LeastRequest(rng().random), candidates)
-    assert shares[0] > 0.9, "the lighter endpoint is chosen only if it is drawn twice"
+    assert shares[0] > 0.9, "the endpoint of weight 1 is picked only if both draws select it"
     candidates.members[0].active = 4
     assert request_shares(LeastRequest(rng().random), candidates)[1] > 0.4
 
@@ -118,7 +118,7 @@ def test_two_choices_keep_the_longest_queue_short() -> None:
     assert max(each.active for each in members) <= 104
 
 
-def test_a_key_keeps_its_endpoint_and_requests_without_a_key_use_all() -> None:
+def test_a_key_keeps_its_endpoint_and_requests_without_a_key_use_all_endpoints() -> None:
     candidates = table(1, 1, 1)
     policy = ConsistentHash[Server](RoundRobin(rng().random))
     owners = {key: policy.pick(candidates, key).name for key in map(str, range(100))}

@@ -51,7 +51,7 @@ def test_an_outage_adds_little_load() -> None:
     budget = RetryBudget()
     events = [(rng.uniform(0, 10), 0) for _ in range(2000)]
     events.sort()
-    in_flight: list[tuple[float, int]] = []  # when an attempt ends, and how many its request had
+    in_flight: list[tuple[float, int]] = []  # the end of an attempt, and its number
     sent = 0
     while events or in_flight:
         now, attempts = min(events[:1] + in_flight)

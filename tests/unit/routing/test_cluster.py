@@ -1,4 +1,4 @@
-"""The choice among endpoints, on a simulated clock."""
+"""The endpoints that a cluster chooses and ejects, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from infergate.routing.cluster import Cluster, ClusterMember, ClusterRule
 from infergate.routing.health import EndpointHealth
 from infergate.routing.outliers import OutlierRule
 
-HALF = ClusterRule(OutlierRule(max_share=0.5))
+MAX_HALF_EJECTED = ClusterRule(OutlierRule(max_share=0.5))
 
 
 def members(count: int, first: int = 0) -> list[ClusterMember]:
     return [ClusterMember(b"%d" % i, 1.0, EndpointHealth()) for i in range(first, first + count)]
 
 
-def make_cluster(count: int, rule: ClusterRule = HALF) -> Cluster[ClusterMember]:
+def make_cluster(count: int, rule: ClusterRule = MAX_HALF_EJECTED) -> Cluster[ClusterMember]:
     rng = random.Random(5).random
     policy = ConsistentHash[ClusterMember](LeastRequest(rng))
     return Cluster(members(count), policy, rng, rule)
@@ -115,7 +115,7 @@ def test_the_last_endpoint_is_never_ejected() -> None:
     assert shares(cluster, 1.0) == [0.0, 0.0, 1.0]
 
 
-def test_with_all_endpoints_down_all_are_used() -> None:
+def test_if_all_endpoints_are_down_all_are_used() -> None:
     cluster = make_cluster(4)
     for each in cluster.members:
         check(cluster, each, 0.0, "-")
@@ -125,7 +125,7 @@ def test_with_all_endpoints_down_all_are_used() -> None:
 
 
 def test_below_the_panic_threshold_all_endpoints_are_used() -> None:
-    cluster = make_cluster(4, replace(HALF, panic_threshold=0.5))
+    cluster = make_cluster(4, replace(MAX_HALF_EJECTED, panic_threshold=0.5))
     for each in cluster.members[:2]:
         check(cluster, each, 0.0, "-")
     assert shares(cluster, 1.0)[0] == 0.0
@@ -188,9 +188,9 @@ def test_a_sequence_keeps_an_unhealthy_owner() -> None:
     assert owner.active == 2
 
 
-@pytest.mark.parametrize("window", [0.0, 10.0])
-def test_panic_mode_uses_ejected_endpoints(window: float) -> None:
-    cluster = make_cluster(3, replace(HALF, slow_start_seconds=window))
+@pytest.mark.parametrize("slow_start", [0.0, 10.0])
+def test_panic_mode_uses_ejected_endpoints(slow_start: float) -> None:
+    cluster = make_cluster(3, replace(MAX_HALF_EJECTED, slow_start_seconds=slow_start))
     assert fail(cluster, cluster.members[0], 0.0)
     for each in cluster.members[1:]:
         check(cluster, each, 0.0, "-")
@@ -198,24 +198,23 @@ def test_panic_mode_uses_ejected_endpoints(window: float) -> None:
     assert min(shares(cluster, 1.0)) > 0.0
 
 
-# ---- slow start
-
-
-SLOW = replace(HALF, slow_start_seconds=10.0)
+SLOW_START = replace(MAX_HALF_EJECTED, slow_start_seconds=10.0)
 
 
 def test_slow_start_begins_at_a_tenth() -> None:
-    cluster = make_cluster(2, SLOW)
+    cluster = make_cluster(2, SLOW_START)
     assert shares(cluster, 0.0) == pytest.approx([0.5, 0.5], abs=0.05), (
         "at the start, all shares are equal"
     )
     fail(cluster, cluster.members[0], 0.0)
     for now, share in [(30.0, 0.1), (35.0, 0.5), (37.5, 0.75), (40.0, 1.0), (1000.0, 1.0)]:
-        assert shares(cluster, now)[0] == pytest.approx(share / (1 + share), abs=0.04), now
+        assert shares(cluster, now)[0] == pytest.approx(share / (1 + share), abs=0.04), (
+            f"at {now} s"
+        )
 
 
 def test_slow_start_of_recovered_and_new_endpoints() -> None:
-    cluster = make_cluster(2, SLOW)
+    cluster = make_cluster(2, SLOW_START)
     check(cluster, cluster.members[0], 0.0, "-++")
     assert shares(cluster, 0.0)[0] == pytest.approx(0.1 / 1.1, abs=0.04)
     cluster.replace_members([*cluster.members, *members(1, first=2)], 100.0)
@@ -224,7 +223,7 @@ def test_slow_start_of_recovered_and_new_endpoints() -> None:
 
 
 def test_no_slow_start_after_the_first_resolution() -> None:
-    cluster = make_cluster(1, SLOW)
+    cluster = make_cluster(1, SLOW_START)
     cluster.replace_members([*cluster.members, *members(1, first=1)], 100.0, slow_start=False)
     assert shares(cluster, 100.0) == pytest.approx([0.5, 0.5], abs=0.05)
 

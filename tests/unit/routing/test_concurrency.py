@@ -218,7 +218,7 @@ def test_every_request_ends_once_in_any_overload(
 
 
 def test_a_thousand_clients_share_a_backend_in_proportion_to_their_weights() -> None:
-    """Each client always has two requests waiting, except for one, which has 500."""
+    """Each client has two requests waiting, and the client ``flood`` has 500."""
     rng = random.Random(7)
     weights = {f"c{number}": (1.0, 2.0, 4.0)[number % 3] for number in range(999)} | {"flood": 1.0}
     simulation = Simulation(16, 5000, lambda: rng.expovariate(100.0))
@@ -250,8 +250,8 @@ def _p99_response_time(has_flood: bool) -> float:
         simulation.schedule(rng.uniform(0, 3), functools.partial(simulation.arrive, "flood"))
     simulation.run()
     times = sorted(0.01 + wait for client, _, wait in simulation.waits if client != "flood")
-    assert len(times) == 1200, "no request of the others is shed"
-    assert not has_flood or simulation.served["flood"] > 1000, "the flood gets the rest"
+    assert len(times) == 1200, "no request of the other clients is shed"
+    assert not has_flood or simulation.served["flood"] > 1000, "the flooding client gets the rest"
     return times[len(times) * 99 // 100]
 
 

@@ -10,16 +10,16 @@ from infergate.routing.health import EndpointHealth
 
 
 def record_checks(health: EndpointHealth, checks: str) -> str:
-    """Return whether the endpoint is up after each of ``checks`` (``+`` success, ``-`` failure)."""
-    up = []
+    """Record ``checks`` (``+`` for success); return the state after each (``+`` for up)."""
+    states = []
     for each in checks:
         health.record_check(succeeded=each == "+")
-        up.append("+" if health.is_up else "-")
-    return "".join(up)
+        states.append("+" if health.is_up else "-")
+    return "".join(states)
 
 
 @pytest.mark.parametrize(
-    ("checks", "up"),
+    ("checks", "states"),
     [
         ("+---+++", "+++--++"),
         ("+--+--+-", "++++++++"),
@@ -28,8 +28,8 @@ def record_checks(health: EndpointHealth, checks: str) -> str:
         ("--+-++", "-----+"),
     ],
 )
-def test_the_first_check_three_failures_or_two_successes_decide(checks: str, up: str) -> None:
-    assert record_checks(EndpointHealth(), checks) == up
+def test_the_state_after_each_check(checks: str, states: str) -> None:
+    assert record_checks(EndpointHealth(), checks) == states
 
 
 def test_an_unchecked_endpoint_is_up() -> None:
@@ -49,8 +49,8 @@ def test_a_change_is_reported_once() -> None:
 
 @given(st.text("+-", min_size=1), st.integers(1, 5), st.integers(1, 5))
 def test_the_state_changes_only_after_consecutive_checks(checks: str, rise: int, fall: int) -> None:
-    up = "+" + record_checks(EndpointHealth(rise, fall), checks)
-    for i in range(2, len(up)):
-        if up[i] != up[i - 1]:
-            needed = rise if up[i] == "+" else fall
-            assert checks[max(0, i - needed) : i] == up[i] * needed
+    states = "+" + record_checks(EndpointHealth(rise, fall), checks)
+    for i in range(2, len(states)):
+        if states[i] != states[i - 1]:
+            needed = rise if states[i] == "+" else fall
+            assert checks[max(0, i - needed) : i] == states[i] * needed

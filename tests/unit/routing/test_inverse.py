@@ -21,7 +21,7 @@ from infergate.routing.table import Rewrite, Route
         ("exact", "real", "exact", None),
         ("exact", "", "exact", "exact"),
         ("glob-*", "", "glob-1", "glob-1"),
-        # not invertible
+        # Without an inverse, there is no client name.
         (r"/x-(.+)/", r"\1\1", "aa", None),
         (r"/x-(.+)/", r"\g<0>", "x-a", None),
         (r"/x-(.+)-(.+)/", r"\1", "a", None),

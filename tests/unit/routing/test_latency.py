@@ -1,4 +1,4 @@
-"""Percentiles of the last response times."""
+"""Percentiles of recent response times."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def test_a_percentile_excludes_the_slow_tail() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e-9, 1e9])
-def test_any_time_falls_into_a_bucket(seconds: float) -> None:
+def test_any_response_time_falls_into_a_bucket(seconds: float) -> None:
     assert latencies_of(0.5, *[seconds] * MIN_SAMPLES).percentile() is not None

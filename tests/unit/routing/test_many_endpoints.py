@@ -1,6 +1,6 @@
 """A simulation of 100 endpoints, some dead, slow or restarting, and of three independent gateways.
 
-Time is a number here, and the random generator has a seed.
+The clock is simulated, and the random generator has a seed.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Simulation:
             event(now)
 
 
-def share(counts: Counter[int], endpoints: range) -> int:
-    return sum(counts[each] for each in endpoints)
+def total(counts: Counter[int], keys: range) -> int:
+    return sum(counts[each] for each in keys)
 
 
 def test_healthy_endpoints_share_the_load_evenly() -> None:
@@ -114,31 +114,31 @@ def test_healthy_endpoints_share_the_load_evenly() -> None:
 def test_dead_endpoints_get_no_requests_after_three_checks() -> None:
     simulation = Simulation(lambda number, now: number >= 10 or now < 5.0)
     simulation.run(40.0)
-    assert share(simulation.refused, range(5)) == 0
-    assert share(simulation.refused, range(25, 40)) == 0
-    assert share(simulation.lost, range(5, 40)) < 0.01 * simulation.request_count
+    assert total(simulation.refused, range(5)) == 0
+    assert total(simulation.refused, range(25, 40)) == 0
+    assert total(simulation.lost, range(5, 40)) < 0.01 * simulation.request_count
     assert all(len(each.available(40.0)) == 90 for each in simulation.clusters)
 
 
 def test_without_checks_failures_eject_dead_endpoints() -> None:
     simulation = Simulation(lambda number, now: number >= 10 or now < 5.0, checked=False)
     simulation.run(30.0)
-    before = share(simulation.refused, range(5, 10))
-    after = share(simulation.refused, range(20, 30))
+    before = total(simulation.refused, range(5, 10))
+    after = total(simulation.refused, range(20, 30))
     assert before > 0
-    assert after == 0, "ten endpoints are ejected, the maximum"
+    assert after == 0, "all ten dead endpoints are ejected"
 
 
 def test_slow_endpoints_get_fewer_requests() -> None:
-    """Ten slow endpoints (150 times the latency) get as many requests as they can serve. Their
-    equal share would be a tenth of all requests."""
+    """Ten of the 100 endpoints have 150 times the latency. Their equal share would be a tenth of
+    all requests."""
     simulation = Simulation(lambda number, now: True, lambda number: 3.0 if number < 10 else 0.02)
     simulation.run(20.0)
-    assert share(simulation.requests, range(10)) < 0.04 * simulation.request_count
+    assert total(simulation.requests, range(10)) < 0.04 * simulation.request_count
 
 
-def test_flapping_endpoints_lose_little_and_rejoin() -> None:
-    """Thirty endpoints restart, each with its own period of about ten seconds."""
+def test_flapping_endpoints_lose_few_requests_and_rejoin() -> None:
+    """Thirty endpoints restart, each with its own period of 8 to 20 seconds."""
 
     def is_up(number: int, now: float) -> bool:
         if number >= 30 or now > 60.0:
@@ -147,9 +147,9 @@ def test_flapping_endpoints_lose_little_and_rejoin() -> None:
 
     simulation = Simulation(is_up)
     simulation.run(120.0)
-    lost = share(simulation.lost, range(60))
+    lost = total(simulation.lost, range(60))
     assert lost < 0.02 * simulation.request_count / 2
-    assert share(simulation.lost, range(60, 120)) == 0
+    assert total(simulation.lost, range(60, 120)) == 0
     for group in simulation.clusters:
         assert len(group.available(120.0)) >= 90
         ejections = sum(each.outlier.ejection_count for each in group.members)
@@ -160,14 +160,14 @@ def test_flapping_endpoints_lose_little_and_rejoin() -> None:
 def test_all_endpoints_rejoin_after_a_total_outage() -> None:
     simulation = Simulation(lambda number, now: not 5.0 < now < 40.0)
     simulation.run(80.0)
-    assert share(simulation.lost, range(6, 39)) > 0
-    assert share(simulation.lost, range(41, 80)) == 0
-    assert share(simulation.refused, range(60, 80)) == 0
+    assert total(simulation.lost, range(6, 39)) > 0
+    assert total(simulation.lost, range(41, 80)) == 0
+    assert total(simulation.refused, range(60, 80)) == 0
     assert all(len(each.available(80.0)) == COUNT for each in simulation.clusters)
 
 
 def test_a_recovered_endpoint_is_not_overloaded() -> None:
-    """A recovered endpoint gets much less than its share in its first second."""
+    """In its first second, a recovered endpoint gets less than 40 % of its share."""
     simulation = Simulation(lambda number, now: number > 0 or now > 30.0)
     simulation.run(30.0)
     for group in simulation.clusters:

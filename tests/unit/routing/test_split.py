@@ -1,4 +1,4 @@
-"""The shares of a route's requests by target."""
+"""The positions of keys, and the target of a traffic split that a key selects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_growing_share_only_adds_keys() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=[])))
-def test_total_shares_of_100_and_0_percent(key: str) -> None:
+def test_shares_of_100_percent_take_every_key_and_no_shares_take_none(key: str) -> None:
     assert pick_target((100.0,), key) == 0
     assert pick_target((), key) is None
     assert pick_target((50, 50), key) in (0, 1)

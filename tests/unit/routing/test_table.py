@@ -122,7 +122,7 @@ def test_versions_are_rewritten_in_both_directions() -> None:
     assert Route("m", "a", rewrite=Rewrite(version="1")).client_version("", "1") == "1"
 
 
-def test_renames_tensors_only_with_tensor_names() -> None:
+def test_a_rewrite_renames_tensors_only_with_tensor_names() -> None:
     assert not Rewrite("n", "1").renames_tensors
     assert Rewrite(inputs={"a": "b"}).renames_tensors
     assert Rewrite(outputs={"a": "b"}).renames_tensors

@@ -1,4 +1,4 @@
-"""``BackgroundGateway``: its models, recordings, configuration and errors, and kept requests."""
+"""``BackgroundGateway``: models, recordings, configurations, kept requests, errors and files."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_mistake(infergate_gateway):
 """
 
 
-def test_a_gateway_is_a_fixture(pytester: pytest.Pytester) -> None:
+def test_the_fixtures_start_gateways(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     write_recording(pytester.path / "a.igrec", [exchange(1)])
     (pytester.path / "routes.yaml").write_text(

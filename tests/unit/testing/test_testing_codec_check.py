@@ -84,7 +84,7 @@ class SummarizesOnlyTheOperation(Sound):
         return RequestSummary(super().summarize(wire).operation)
 
 
-class MisreadsWhatItSummarized(Sound):
+class MisreadsSummarizedRequests(Sound):
     def summarize(self, wire: Any) -> Any:
         summary = super().summarize(wire)
         wire.codec_state = "summarized"
@@ -139,7 +139,7 @@ def test_a_sound_codec_passes() -> None:
         (LosesTheId, "request: "),
         (LosesAnOutput, "response: "),
         (SummarizesOnlyTheOperation, "summarize returns the model"),
-        (MisreadsWhatItSummarized, "summarized request"),
+        (MisreadsSummarizedRequests, "summarized request"),
         (ValidatesNothing, "parse_request and validate differ"),
         (KeepsTheClientsModel, "rewritten request"),
         (KeepsTheBackendsModel, "rewritten response"),
@@ -195,7 +195,7 @@ def test_parts_that_a_protocol_cannot_represent_may_be_declared() -> None:
     check_codec(plugin(WithoutIds), round_trip=without_id)
 
 
-def test_build_error_is_called_with_every_kind() -> None:
+def test_an_exception_of_build_error_for_one_kind_is_raised() -> None:
     class FailsForTimeouts(Sound):
         def build_error(self, error: Any, wire: Any = None) -> Any:
             if error.kind is Kind.TIMEOUT:

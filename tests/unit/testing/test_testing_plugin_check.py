@@ -1,4 +1,4 @@
-"""The checks of plug-ins and of streams of codecs report what the gateway would reject."""
+"""The checks of models, hooks, transforms and codec streams report invalid plug-ins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESPONSE = InferResponse("double", outputs=(replace(X, name="Y"),))
 
 
 @pytest.mark.parametrize("model", [Double, AsyncDouble])
-def test_check_model_returns_the_response(model: Any) -> None:
+def test_check_model_returns_the_response_or_raises(model: Any) -> None:
     response = check_model(model, DoubleOptions(3), REQUEST)
     assert response.outputs[0].numpy().tolist() == [[3, 3]]
     with pytest.raises(AssertionError, match="array of float64; FP32 needs float32"):
@@ -57,7 +57,7 @@ def test_an_invalid_result_of_a_hook_is_found(before: str, after: str) -> None:
 
 
 class Flatten(TensorTransform):
-    """Flattens X to Y. ``options`` replaces the name, the datatype or the shape of Y or X."""
+    """Flattens X to Y. ``options`` may replace the name or datatype of Y, or the shape of X."""
 
     reads = ("X",)
     writes = ("Y",)
@@ -110,7 +110,7 @@ def test_a_codec_with_streams_passes() -> None:
         ("build_stream_request", lambda *_: None, "build_stream_request returns None"),
     ],
 )
-def test_a_broken_stream_is_found(method: str, broken: Any, expected: str) -> None:
+def test_a_broken_stream_is_reported(method: str, broken: Any, expected: str) -> None:
     def create(options: Any) -> Any:
         codec: Any = PLUGIN.create(options)
         setattr(codec, method, broken)

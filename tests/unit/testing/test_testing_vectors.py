@@ -23,13 +23,13 @@ from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcRespon
 from infergate.testing import check_vector, load
 
 READY = {"type": "ModelReadyRequest", "model": "m"}
-REJECTED = {"about": "a", "source": "s", "side": "request"}
-REQUEST = {**REJECTED, "canonical": READY}
-NOT_READY = {**REJECTED, "side": "response", "canonical": {"type": "HealthStatus", "ok": False}}
+CASE_FIELDS = {"about": "a", "source": "s", "side": "request"}
+REQUEST = {**CASE_FIELDS, "canonical": READY}
+NOT_READY = {**CASE_FIELDS, "side": "response", "canonical": {"type": "HealthStatus", "ok": False}}
 RESPONSE = {**NOT_READY, "canonical": {"type": "HealthStatus", "ok": True}}
 
 
-class Ready:
+class ReadinessCodec:
     """A codec for readiness only. A request is the name of a model, and the response is ``yes``."""
 
     name = "ready"
@@ -59,13 +59,13 @@ class Ready:
         return HttpResponse(200, {}, (b"yes",))
 
 
-CODEC: Any = Ready()
+CODEC: Any = ReadinessCodec()
 READY_REQUEST = b"POST /ready?q=1 HTTP/1.1\r\nX-Profile: triton\r\nhost: h\r\n\r\nm"
 READY_RESPONSE = b"HTTP/1.1 200 OK\r\n\r\nyes"
 
 
-def rejected(kind: str = "BAD_REQUEST", *mentions: str) -> dict[str, Any]:
-    return {**REJECTED, "error": {"kind": kind, "mentions": mentions}}
+def error_case(kind: str = "BAD_REQUEST", *mentions: str) -> dict[str, Any]:
+    return {**CASE_FIELDS, "error": {"kind": kind, "mentions": mentions}}
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_response_case_passes_both_ways(write: Write) -> None:
 
 
 def test_an_error_case_passes(write: Write) -> None:
-    (vector,) = load(write(rejected("BAD_REQUEST", "name"), READY_REQUEST[:-1]))
+    (vector,) = load(write(error_case("BAD_REQUEST", "name"), READY_REQUEST[:-1]))
     check_vector(CODEC, vector)
 
 
@@ -116,10 +116,10 @@ BOTH_WAYS = {**REQUEST, "both_ways": True}
         ({**BOTH_WAYS, "profile": "kserve"}, READY_REQUEST, "x-profile"),
         (BOTH_WAYS, READY_REQUEST.replace(b"POST", b"PUT"), "PUT"),
         (BOTH_WAYS, READY_REQUEST.replace(b"q=1", b"q=2"), "q=2"),
-        (rejected("NOT_FOUND"), READY_REQUEST[:-1], "NOT_FOUND"),
-        (rejected("BAD_REQUEST", "shape"), READY_REQUEST[:-1], "lacks 'shape'"),
-        (rejected(), READY_REQUEST, "is not ExpectedError"),
-        ({**rejected(), "both_ways": True}, READY_REQUEST[:-1], "cannot be built"),
+        (error_case("NOT_FOUND"), READY_REQUEST[:-1], "NOT_FOUND"),
+        (error_case("BAD_REQUEST", "shape"), READY_REQUEST[:-1], "lacks 'shape'"),
+        (error_case(), READY_REQUEST, "is not ExpectedError"),
+        ({**error_case(), "both_ways": True}, READY_REQUEST[:-1], "cannot be built"),
         (
             {**NOT_READY, "asks": READY, "both_ways": True},
             READY_RESPONSE.replace(b"yes", b"no"),
@@ -127,7 +127,7 @@ BOTH_WAYS = {**REQUEST, "both_ways": True}
         ),
     ],
 )
-def test_a_codec_that_differs_fails(
+def test_a_codec_that_differs_from_the_case_fails(
     write: Write, case: dict[str, Any], wire: bytes, expected: str
 ) -> None:
     (vector,) = load(write(case, wire))
@@ -139,7 +139,7 @@ def test_a_codec_that_depends_on_body_splits_fails(write: Write) -> None:
     case = {**REQUEST, "canonical": {**READY, "model": "mm"}}
     (vector,) = load(write(case, READY_REQUEST + b"m"))
     check_vector(CODEC, vector)
-    first_part_only: Any = Ready(lambda parts: bytes(parts[0]))
+    first_part_only: Any = ReadinessCodec(lambda parts: bytes(parts[0]))
     with pytest.raises(AssertionError, match="in halves"):
         check_vector(first_part_only, vector)
 
@@ -158,7 +158,7 @@ def test_a_codec_that_depends_on_body_splits_fails(write: Write) -> None:
         ({"canonical": READY, "side": "request"}, READY_REQUEST, "about"),
     ],
 )
-def test_a_wrong_case_is_named(
+def test_the_error_names_an_invalid_case(
     write: Write, case: dict[str, Any], wire: bytes, expected: str
 ) -> None:
     with pytest.raises(ValueError, match=f"ready/case: .*{expected}"):
