@@ -1,9 +1,9 @@
 """A gRPC server that costs almost nothing, because every request gets the same prepared response.
 
-*Strategy.* The server behind a proxy under test must not be the bottleneck. A server on grpcio
-would be. This server implements only a part of HTTP/2: it does not decode request headers, because
-every response is the same. Flow control works in both directions for large messages. An HTTP/1 GET
-gets status 200, for readiness checks.
+*Strategy.* The server behind a proxy under test must not be the bottleneck, as a server based
+on grpcio would be. This server implements only a part of HTTP/2: it does not decode request
+headers, because every response is the same. Flow control works in both directions for large
+messages. An HTTP/1 GET gets status 200, for readiness checks.
 
 python -m bench.echo PORT RESPONSE_FILE      (the file contains one ModelInferResponse)
 """

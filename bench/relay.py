@@ -1,9 +1,9 @@
 """A relay without any features. Its cost is the floor in the tables: no gateway in Python can be
 cheaper.
 
-It moves requests from many connections to one connection, and responses back, on the event loop and
-sockets that infergate uses. For gRPC, it only changes stream identifiers. For JSON, it also
-converts the tensor's numbers. Its windows are too large to need updates.
+It moves requests from many connections to one connection, and responses back, with infergate's
+event loop and sockets. For gRPC, it only changes stream identifiers. For JSON, it also converts the
+tensor's numbers. Its windows are so large that they need no updates.
 
 python -m bench.relay PORT SERVER_PORT [MESSAGE_FILE]    (with a ModelInferRequest, clients send
 the same tensor as JSON over HTTP/1.1)

@@ -15,7 +15,7 @@ from .results import (
     speed,
 )
 from .stages import STAGES
-from .targets import noise, of_latency, rows
+from .targets import envoy_latency, noise, rows
 
 _HOW_TO_READ = (
     "Results are the median [minimum..maximum] over the rounds; a ratio compares measurements of "
@@ -30,12 +30,12 @@ def targets(bench: Bench) -> str:
     variants = bench.variants
     lines = [["workload", "compared with", "required", "target", "floor", *variants]]
     for row in rows(bench):
-        line = [row.work, row.beside, row.bound.format_value(row.bound.must)]
-        line += [row.bound.format_value(row.bound.aim), str(row.floor or "")]
-        for found in map(row.found.get, variants):
+        line = [row.work, row.baseline, row.bound.format_value(row.bound.required)]
+        line += [row.bound.format_value(row.bound.desired), str(row.floor or "")]
+        for found in map(row.results.get, variants):
             line.append(f"{found}: {row.bound.judged(found)}" if found else "-")
         lines.append(line)
-    text = " ".join(filter(None, (_HOW_TO_READ, of_latency(bench))))
+    text = " ".join(filter(None, (_HOW_TO_READ, envoy_latency(bench))))
     return "\n\n".join([_table(lines), text, *(f"- {note}" for note in bench.notes)])
 
 
@@ -51,8 +51,7 @@ def machine(bench: Bench) -> str:
 
 
 def details(bench: Bench) -> str:
-    """Return every comparison that is not a curve, with medians and with infergate's ratios to the
-    peer."""
+    """Return every comparison that is not a curve, with medians, and with ratios to the peer."""
     header = (
         "compared", "contender", "requests/s", "p50 ms", "p99 ms", "proxy CPU µs", "all CPU µs",
         "requests/s ratio", "p50 ratio", "p99 ratio", "CPU ratio",
@@ -74,11 +73,11 @@ def peaks(bench: Bench) -> str:
     return _table(lines)
 
 
-def curve(results: Sequence[Result], what: str, format_value: Callable[[int], str]) -> str:
+def curve(results: Sequence[Result], axis: str, format_value: Callable[[int], str]) -> str:
     """Return CPU and time per request, for each value of the varied parameter."""
     variants = list(results[0].ours) if results else []
     lines = [
-        [what, *(f"{variant}: {each}" for variant in variants for each in ("CPU µs", "p50 ms"))]
+        [axis, *(f"{variant}: {each}" for variant in variants for each in ("CPU µs", "p50 ms"))]
     ]
     for result in results:
         line = [format_value(result.at)]

@@ -33,8 +33,8 @@ class Spread:
 
 def spread(values: Iterable[float]) -> Spread:
     """Return the spread of at least one value."""
-    found = list(values)
-    return Spread(median(found), min(found), max(found))
+    numbers = list(values)
+    return Spread(median(numbers), min(numbers), max(numbers))
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Runs:
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. The first contender other than infergate is the peer. The others are the same
-    peer again, another peer, or another reference."""
+    """One comparison. The first contender other than infergate is the peer. Further contenders are
+    the same peer again, another peer, or another reference."""
 
     name: str
     contenders: tuple[Runs, ...]

@@ -1,12 +1,12 @@
-"""Measures the CPU of a request by stage. py-spy samples a gateway under load, and each sample
-belongs to a stage by its module.
+"""Measures the CPU of a request by stage. py-spy samples a gateway under load, and the module
+of a sample determines its stage.
 
 CPU per request is read from /proc without the sampler. The samples only give its distribution over
 the gateway's first thread, which runs infergate's Python code. Other threads write the access log,
 or belong to the gRPC library. Helper processes are not sampled: each sample wakes an idle process,
 and py-spy often counts it as busy. A sample belongs to the innermost frame whose module has a
 stage. Shared modules (``core``, HTTP/2) therefore count for their caller, and a codec counts for
-the function by which it was called.
+the codec method that was called.
 """
 
 import math
@@ -133,7 +133,7 @@ def _sample(pid: int, seconds: float, folder: Path) -> Sequence[str]:
         text=True,
     )  # fmt: skip
     if done.returncode or not path.exists():
-        raise LoadError(f"py-spy said:\n{done.stdout}{done.stderr}")
+        raise LoadError(f"py-spy failed:\n{done.stdout}{done.stderr}")
     return path.read_text().splitlines()
 
 
