@@ -1,4 +1,4 @@
-"""The configurations under deploy/ are valid and fit the manifests around them."""
+"""Configurations are valid, and agree with the manifests, the image, Compose and systemd."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIGS = [
     DEPLOY / "rollouts" / "argo" / "routes.yaml",
 ]
 WORKER_BYTES = 100 * 2**20
-"""A generous bound for the memory of an idle process."""
+"""An upper bound for the memory of an idle process."""
 STOP_SECONDS = 10
 """Seconds in addition to the drain: 5 for the last spans or a hanging worker, and a few more."""
 
@@ -213,7 +213,7 @@ def test_the_sidecars_server_is_the_gateways_backend() -> None:
 def test_the_sidecar_reloads_a_config_map_with_a_fixed_name() -> None:
     assert manifest("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
     assert config_of("sidecar").reload.watch
-    # The name is followed by a hash of the contents.
+    # kustomize appends a hash of the contents to the name.
     assert manifest("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")
 
 
