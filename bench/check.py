@@ -53,8 +53,8 @@ def main(argv: Sequence[str]) -> int:
         return 1
     verdicts = {result.name: judge(result) for result in results}
     print(f"CPU per request, relative to {options.base}:")
-    for name, (found, verdict) in verdicts.items():
-        print(f"  {name:<44} {found}  {verdict}")
+    for name, (cpu_ratio, verdict) in verdicts.items():
+        print(f"  {name:<44} {cpu_ratio}  {verdict}")
     regressed = [name for name, (_, verdict) in verdicts.items() if verdict == "regressed"]
     for name in regressed:
         print(f"bench-check: '{name}': {verdicts[name][0]} times the CPU", file=sys.stderr)
@@ -115,10 +115,10 @@ def _pairs(baseline: Path, variant: str | None) -> list[tuple[Variant, Variant]]
     if variant is None:
         changed = [Variant(CHANGED, engine, source=PROJECT / "src") for engine in _ENGINES]
     else:
-        found, notes = available([variant])
-        if not found:
+        usable, notes = available([variant])
+        if not usable:
             raise load.LoadError(notes[0])
-        changed = [replace(found[0], name=CHANGED)]
+        changed = [replace(usable[0], name=CHANGED)]
     return [(Variant(BASELINE, each.engine, source=baseline), each) for each in changed]
 
 
@@ -143,8 +143,8 @@ def _comparisons(
 
         def contender(variant: Variant, row: str) -> Contender:
             make, case = _ROWS[row]
-            found = proxied(gateways[variant], make, case, echoes[case].pid, variant.engine)
-            return replace(found, name=variant.name)
+            proxy = proxied(gateways[variant], make, case, echoes[case].pid, variant.engine)
+            return replace(proxy, name=variant.name)
 
         yield [
             Comparison(

@@ -204,18 +204,18 @@ def _other_proxies(tiny: Running, folder: Path, stack: ExitStack) -> dict[str, l
     server = tiny.addresses[0]
 
     def contender(name: str, make: Make, proxy: AbstractContextManager[servers.Proxy]) -> Contender:
-        found = proxied(stack.enter_context(proxy), make, TINY, tiny.pid, "")
-        return replace(found, name=name)
+        created = proxied(stack.enter_context(proxy), make, TINY, tiny.pid, "")
+        return replace(created, name=name)
 
     json_floor = servers.relay(server, folder, TINY.message())
-    found = {
+    contenders = {
         GRPC_TINY: [contender(RELAY, grpc_request, servers.relay(server, folder))],
         JSON_TINY: [contender(RELAY, json_request, json_floor)],
     }
     if binary := os.environ.get(servers.REST_PROXY):
         proxy = servers.rest_proxy(binary, server)
-        found[JSON_TINY].append(contender(REST_PROXY, json_request, proxy))
-    return found
+        contenders[JSON_TINY].append(contender(REST_PROXY, json_request, proxy))
+    return contenders
 
 
 def _gateways(

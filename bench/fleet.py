@@ -89,8 +89,8 @@ class Client:
         """Return the status and the text of a response from the machine's admin port, or status 0
         if there is no response."""
         try:
-            async with self._session.get(f"http://{machine.address}:8002{path}") as answer:
-                return answer.status, await answer.text()
+            async with self._session.get(f"http://{machine.address}:8002{path}") as response:
+                return response.status, await response.text()
         except (aiohttp.ClientError, OSError):
             return 0, ""
 
@@ -105,8 +105,8 @@ class Client:
         """Return the status and the response. Raises aiohttp.ClientError if there is no
         response."""
         url = f"http://{machine.address}:8000/v2/models/{model}/infer"
-        async with self._session.post(url, json=body) as answer:
-            return answer.status, await answer.json()
+        async with self._session.post(url, json=body) as response:
+            return response.status, await response.json()
 
     async def send_requests(self, deadline: float, machine: Machine | None = None) -> None:
         """Send one request after the other until ``deadline``, to any ready gateway or to
@@ -132,10 +132,10 @@ class Client:
         body = {"inputs": [tensor], "parameters": parameters}
         for machine in random.sample(self.ready, len(self.ready)):
             try:
-                status, answer = await self.infer(machine, "accumulate", body)
+                status, content = await self.infer(machine, "accumulate", body)
             except aiohttp.ClientConnectorError:
                 continue
-            return int(answer["outputs"][0]["data"][0]) if status == 200 else str(answer["error"])
+            return int(content["outputs"][0]["data"][0]) if status == 200 else str(content["error"])
         return "no gateway"
 
 
@@ -176,12 +176,12 @@ async def steps(client: Client, sums: dict[str, int], *, start: bool = False) ->
 
     async def send_step(sequence: str) -> None:
         value = random.randrange(1000)
-        answer = await client.step(sequence, value, start=start)
-        if isinstance(answer, int):
+        result = await client.step(sequence, value, start=start)
+        if isinstance(result, int):
             sums[sequence] = (0 if start else sums[sequence]) + value
-            outcomes["right" if answer == sums[sequence] else "wrong"] += 1
+            outcomes["right" if result == sums[sequence] else "wrong"] += 1
         else:
-            outcomes["refused" if _START in answer else "failed"] += 1
+            outcomes["refused" if _START in result else "failed"] += 1
 
     sequences = list(sums)
     for begin in range(0, len(sequences), 50):

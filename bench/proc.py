@@ -39,11 +39,11 @@ def resident(pid: int) -> int:
 
 
 def _status(pid: int, field: str) -> int:
-    found = re.search(
+    match = re.search(
         rf"^{field}:\s+(\d+) kB$", (_PROC / str(pid) / "status").read_text(), re.MULTILINE
     )
-    assert found, field
-    return int(found[1]) * 1024
+    assert match, field
+    return int(match[1]) * 1024
 
 
 def _members(session: int) -> Iterator[int]:

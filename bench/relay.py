@@ -115,7 +115,7 @@ class _JsonClient(asyncio.Protocol):
         size = len(request.raw_input_contents[0])
         self.before = b"\x00" + struct.pack(">I", len(message)) + message[:-size]
         self.unread, self.raw = b"", slice(-size, None)
-        self.answer = {"model_name": request.model_name, "model_version": "1"}
+        self.model = {"model_name": request.model_name, "model_version": "1"}
         self.output = {"name": "OUTPUT0", "datatype": "FP32", "shape": [*request.inputs[0].shape]}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -131,7 +131,7 @@ class _JsonClient(asyncio.Protocol):
 
     def respond(self, _stream: int, message: bytes) -> None:
         data = array.array("f", message[self.raw]).tolist()
-        body = orjson.dumps({**self.answer, "outputs": [{**self.output, "data": data}]})
+        body = orjson.dumps({**self.model, "outputs": [{**self.output, "data": data}]})
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         self.transport.write(head % len(body) + body)
 

@@ -32,8 +32,8 @@ def targets(bench: Bench) -> str:
     for row in rows(bench):
         line = [row.work, row.baseline, row.bound.format_value(row.bound.required)]
         line += [row.bound.format_value(row.bound.desired), str(row.floor or "")]
-        for found in map(row.results.get, variants):
-            line.append(f"{found}: {row.bound.judged(found)}" if found else "-")
+        for spread in map(row.results.get, variants):
+            line.append(f"{spread}: {row.bound.judged(spread)}" if spread else "-")
         lines.append(line)
     text = " ".join(filter(None, (_HOW_TO_READ, envoy_latency(bench))))
     return "\n\n".join([_table(lines), text, *(f"- {note}" for note in bench.notes)])
@@ -41,12 +41,12 @@ def targets(bench: Bench) -> str:
 
 def machine(bench: Bench) -> str:
     """Return the noise of the machine."""
-    found = noise(bench)
-    if not found:
+    spreads = noise(bench)
+    if not spreads:
         return ""
-    figures = next(iter(found.values()))
-    lines = [["Envoy compared with itself, in alternating rounds", *figures]]
-    lines += [[name, *map(_or_none, each.values())] for name, each in found.items()]
+    columns = next(iter(spreads.values()))
+    lines = [["Envoy compared with itself, in alternating rounds", *columns]]
+    lines += [[name, *map(_format, each.values())] for name, each in spreads.items()]
     return _table(lines)
 
 
@@ -66,10 +66,10 @@ def details(bench: Bench) -> str:
 def peaks(bench: Bench) -> str:
     """Return the peak memory of each pair of protocols, as a ratio to the tensor's size."""
     pairs = dict.fromkeys(peak.pair for peak in bench.peaks)
-    found = {(peak.pair, peak.variant): peak.ratio for peak in bench.peaks}
+    by_pair = {(peak.pair, peak.variant): peak.ratio for peak in bench.peaks}
     variants = list(dict.fromkeys(peak.variant for peak in bench.peaks))
     lines = [["one tensor of 256 MiB", *variants]]
-    lines += [[pair, *(f"{found[pair, variant]:.2f}" for variant in variants)] for pair in pairs]
+    lines += [[pair, *(f"{by_pair[pair, variant]:.2f}" for variant in variants)] for pair in pairs]
     return _table(lines)
 
 
@@ -107,7 +107,7 @@ def _compared(result: Result) -> list[list[str]]:
     lines = []
     for runs in result.contenders:
         is_compared = peer is not None and runs is not peer
-        against = map(_or_none, ratios(runs, peer).values()) if is_compared else [""] * 4
+        against = map(_format, ratios(runs, peer).values()) if is_compared else [""] * 4
         name = result.name if runs is result.contenders[0] else ""
         lines.append([name, runs.name, *_cells(runs), *against])
     return lines
@@ -124,8 +124,8 @@ def _cells(runs: Runs) -> list[str]:
     ]
 
 
-def _or_none(found: Spread | None) -> str:
-    return str(found) if found else "-"
+def _format(spread: Spread | None) -> str:
+    return str(spread) if spread else "-"
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:

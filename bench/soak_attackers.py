@@ -59,7 +59,7 @@ class Attack:
     async def outcomes(self, target: Target) -> set[str]:
         exchange = _rpc if self.listener == "grpc" else _http
         exchanges = (exchange(target, self) for _ in range(self.clients))
-        return {each for found in await asyncio.gather(*exchanges) for each in found}
+        return {each for outcomes in await asyncio.gather(*exchanges) for each in outcomes}
 
 
 # ---- over HTTP
@@ -252,13 +252,13 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
     host, _, port = target.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
     data = attack.data()
-    found: dict[int, str] = {}
+    outcomes: dict[int, str] = {}
     expected_streams = _streams(data)
     blocks = HeaderBlockDecoder(_MIB)
     try:
         writer.write(frames.PREFACE + _WIDE + data)
         async with asyncio.timeout(_PATIENCE):
-            while expected_streams - found.keys():
+            while expected_streams - outcomes.keys():
                 first, flags, stream = frames.FRAME_HEADER.unpack(
                     await reader.readexactly(frames.FRAME_HEADER_SIZE)
                 )
@@ -267,33 +267,33 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
                     case frames.HEADERS:
                         status = dict(blocks.decode(payload).pairs).get("grpc-status")
                         if status is not None:
-                            found[stream] = _CODES.get(status, status)
+                            outcomes[stream] = _CODES.get(status, status)
                     case frames.RST_STREAM if stream in expected_streams:
-                        found.setdefault(stream, f"RST {int.from_bytes(payload)}")
+                        outcomes.setdefault(stream, f"RST {int.from_bytes(payload)}")
                     case frames.GOAWAY:
-                        return [*found.values(), f"GOAWAY {int.from_bytes(payload[4:8])}"]
+                        return [*outcomes.values(), f"GOAWAY {int.from_bytes(payload[4:8])}"]
                     case frames.SETTINGS if not flags & frames.ACK:
                         writer.write(frames.SETTINGS_ACK)
     except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
-        return [*found.values(), "late" if isinstance(error, TimeoutError) else "cut off"]
+        return [*outcomes.values(), "late" if isinstance(error, TimeoutError) else "cut off"]
     else:
-        return list(found.values())
+        return list(outcomes.values())
     finally:
         writer.transport.abort()
 
 
 def _streams(data: bytes) -> set[int]:
     """Return the streams that ``data`` opens and does not reset. Only their outcomes count."""
-    found: set[int] = set()
+    streams: set[int] = set()
     at = 0
     while at < len(data):
         first, _, stream = frames.FRAME_HEADER.unpack_from(data, at)
         at += frames.FRAME_HEADER_SIZE + (first >> 8)
         if first & 0xFF == frames.HEADERS:
-            found.add(stream)
+            streams.add(stream)
         elif first & 0xFF == frames.RST_STREAM:
-            found.discard(stream)
-    return found
+            streams.discard(stream)
+    return streams
 
 
 def _any_of(*outcomes: str) -> frozenset[str]:

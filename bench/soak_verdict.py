@@ -130,32 +130,32 @@ def problems(  # noqa: PLR0913 - all observations of a soak
     """Return the problems of the gateway ``name`` with ``workers``. ``before`` and ``after`` are
     its states before the traffic and after all clients have left; ``sizes`` were sampled under the
     traffic."""
-    found = []
+    messages = []
     steepness = slope(sizes)
     if steepness > MAX_SLOPE * workers and growth(sizes) > MIN_GROWTH * workers:
-        found.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
+        messages.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
     if after.open_descriptors > before.open_descriptors + SLACK:
-        found.append(
+        messages.append(
             f"{name}: {before.open_descriptors} descriptors became {after.open_descriptors}"
         )
     if after.tasks > before.tasks + SLACK:
-        found.append(f"{name}: {before.tasks} tasks became {after.tasks}")
+        messages.append(f"{name}: {before.tasks} tasks became {after.tasks}")
     if after.requests or after.streams:
-        left = f"{after.requests} requests and {after.streams} streams"
-        found.append(f"{name}: {left} are counted, though all clients are gone")
+        remaining = f"{after.requests} requests and {after.streams} streams"
+        messages.append(f"{name}: {remaining} are still counted after all clients have left")
     if after.generations > 1:
-        found.append(f"{name}: {after.generations} configurations are active; expected one")
+        messages.append(f"{name}: {after.generations} configurations are active; expected one")
     if logged_bugs:
-        found.append(f"{name} logged bugs:\n{logged_bugs}")
-    return found
+        messages.append(f"{name} logged bugs:\n{logged_bugs}")
+    return messages
 
 
 def errors(counts: Counts) -> list[str]:
     """Return the errors that no outage explains, and a message if no request succeeded."""
-    found = [f"{count} times {text}" for text, count in counts.unexplained.most_common()]
+    messages = [f"{count} times {text}" for text, count in counts.unexplained.most_common()]
     if not counts.good:
-        found.append("no request succeeded")
-    return found
+        messages.append("no request succeeded")
+    return messages
 
 
 def metric_sum(metrics: str, name: str, label: str = "") -> float:

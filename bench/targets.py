@@ -43,10 +43,10 @@ class Bound:
             return "target"
         return "required" if value * sign >= self.required * sign else "no"
 
-    def judged(self, found: Spread) -> str:
+    def judged(self, spread: Spread) -> str:
         """Return the verdict for the median, with a question mark if the rounds disagree."""
-        verdicts = {self.reached(value) for value in (found.minimum, found.maximum)}
-        return self.reached(found.median) + (" ?" if len(verdicts) > 1 else "")
+        verdicts = {self.reached(value) for value in (spread.minimum, spread.maximum)}
+        return self.reached(spread.median) + (" ?" if len(verdicts) > 1 else "")
 
     def format_value(self, value: float) -> str:
         return f"{'≤' if self.is_maximum else '≥'} {value:g} {self.unit}".rstrip()
@@ -82,13 +82,13 @@ class _Target:
         others = {runs.name: runs for runs in result.others}
         peer = others.get(self.peer) if self.peer else result.others[0]
         floor = others.get(names.RELAY)
-        found = {
+        results = {
             variant: each
             for variant, ours in result.ours.items()
             if peer and (each := self.compare(ours, peer)) is not None
         }
         floor_spread = self.compare(floor, peer) if floor and peer else None
-        yield Row(self.work or self.comparison, self.baseline, self.bound, found, floor_spread)
+        yield Row(self.work or self.comparison, self.baseline, self.bound, results, floor_spread)
 
 
 def _faster(ours: Runs, peer: Runs) -> Spread | None:
@@ -173,11 +173,11 @@ def _memory(bench: Bench) -> Iterator[Row]:
     """Yield a row for the peak memory of the worst pair of protocols, and one for idle memory."""
     variants = dict.fromkeys(peak.variant for peak in bench.peaks)
     if variants:
-        found = {
+        peaks = {
             variant: max(peak.ratio for peak in bench.peaks if peak.variant == variant)
             for variant in variants
         }
-        worst = {variant: Spread(value, value, value) for variant, value in found.items()}
+        worst = {variant: Spread(value, value, value) for variant, value in peaks.items()}
         yield Row("peak memory, one 256 MiB tensor, worst pair", "its size", _maximum(3, 2), worst)
     if bench.idle:
         megabytes = {variant: spread([value / 1e6]) for variant, value in bench.idle.items()}
@@ -188,10 +188,10 @@ def _real_clients(bench: Bench) -> Iterator[Row]:
     first = bench.result(names.BY_H2LOAD)
     for name in (names.BY_GRPCIO, names.BY_GRPC_GO) if first else ():
         last = bench.result(name)
-        found = _cpu_growth(first, last, 1) if first and last else {}
+        growth = _cpu_growth(first, last, 1) if first and last else {}
         floors = [each for each in map(_floor, (last, first)) if each is not None]
         floor = ratio(floors[0], floors[1], proxy_cpu) if len(floors) == 2 else None
-        yield Row(name, _H2LOAD_CPU, _maximum(1.1, 1.1), found, floor)
+        yield Row(name, _H2LOAD_CPU, _maximum(1.1, 1.1), growth, floor)
 
 
 def _floor(result: Result | None) -> Runs | None:
@@ -201,9 +201,9 @@ def _floor(result: Result | None) -> Runs | None:
 
 def _workers(bench: Bench) -> Iterator[Row]:
     for each in (curve := bench.curve(names.WORKERS))[1:]:
-        found = _cpu_growth(curve[0], each, 1)
+        growth = _cpu_growth(curve[0], each, 1)
         baseline = f"CPU per request with {curve[0].at}"
-        yield Row(f"{names.WORKERS}: with {each.at}", baseline, _maximum(1.1, 1.05), found)
+        yield Row(f"{names.WORKERS}: with {each.at}", baseline, _maximum(1.1, 1.05), growth)
 
 
 def _linear(bench: Bench) -> Iterator[Row]:
@@ -214,8 +214,8 @@ def _linear(bench: Bench) -> Iterator[Row]:
         if len(curve) > 1:
             first, last = curve[0], curve[-1]
             baseline = f"CPU per byte at {first.at // _MIB} MiB"
-            grown = _cpu_growth(first, last, last.at / first.at)
-            yield Row(f"{name}: at {last.at // _MIB} MiB", baseline, _maximum(LINEAR, 1), grown)
+            growth = _cpu_growth(first, last, last.at / first.at)
+            yield Row(f"{name}: at {last.at // _MIB} MiB", baseline, _maximum(LINEAR, 1), growth)
 
 
 def _flat(bench: Bench) -> Iterator[Row]:
@@ -224,18 +224,18 @@ def _flat(bench: Bench) -> Iterator[Row]:
         if len(curve) > 1:
             first, last = curve[0], curve[-1]
             baseline = f"CPU per request with {first.at}"
-            grown = _cpu_growth(first, last, 1)
-            yield Row(f"{name}: with {last.at:,}", baseline, _maximum(LINEAR, 1), grown)
+            growth = _cpu_growth(first, last, 1)
+            yield Row(f"{name}: with {last.at:,}", baseline, _maximum(LINEAR, 1), growth)
 
 
 def _cpu_growth(first: Result, last: Result, factor: float) -> dict[str, Spread]:
     """Return the CPU per request of ``last``, divided by the CPU per request of ``first`` and by
     ``factor``, for each variant."""
-    found = {
+    growth = {
         variant: ratio(runs, first.ours[variant], proxy_cpu) for variant, runs in last.ours.items()
     }
     return {
         variant: Spread(each.median / factor, each.minimum / factor, each.maximum / factor)
-        for variant, each in found.items()
+        for variant, each in growth.items()
         if each is not None
     }
