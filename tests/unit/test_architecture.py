@@ -232,11 +232,11 @@ def violations(module: str, source: str, modules: frozenset[str]) -> list[str]:
     """
     tree = ast.parse(source)
     name = _without_init(module)
-    found = [*_lengths(source), *_tasks(name, tree), *_protocols(name, tree)]
+    sentences = [*_lengths(source), *_tasks(name, tree), *_protocols(name, tree)]
     for line, imported in imports_of(module, tree, modules):
         if reason := _forbidden(name, imported):
-            found.append(f"line {line}: imports {imported}: {reason}")
-    return [f"{module}: {sentence}" for sentence in found]
+            sentences.append(f"line {line}: imports {imported}: {reason}")
+    return [f"{module}: {sentence}" for sentence in sentences]
 
 
 def imports_of(module: str, tree: ast.AST, modules: frozenset[str]) -> Iterator[tuple[int, str]]:
@@ -443,10 +443,10 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("module", "source", "expected"), VIOLATIONS)
 def test_a_broken_rule_is_reported(module: str, source: str, expected: str) -> None:
-    found = violations(module, source, MODULES)
-    assert found
-    assert any(expected in each for each in found), found
-    assert all(each.startswith(f"{module}: ") for each in found)
+    broken_rules = violations(module, source, MODULES)
+    assert broken_rules
+    assert any(expected in each for each in broken_rules), broken_rules
+    assert all(each.startswith(f"{module}: ") for each in broken_rules)
 
 
 @pytest.mark.parametrize(("module", "source"), ALLOWED)

@@ -20,8 +20,8 @@ FIDELITY = sorted(DOCS.glob("fidelity-*.md"))
 @cache
 def named_tests(path: Path) -> frozenset[str]:
     """Return the names of test functions, including methods, and of tests assigned from calls."""
-    found = TEST.findall(path.read_text(encoding="utf-8"))
-    return frozenset(function or variable for function, variable in found)
+    names = TEST.findall(path.read_text(encoding="utf-8"))
+    return frozenset(function or variable for function, variable in names)
 
 
 @pytest.mark.parametrize(("page", "minimum"), [("faults", 100), ("threat-model", 30)])

@@ -42,9 +42,9 @@ def test_invalid_values_are_rejected(parse: Any, text: Any, error: str) -> None:
 
 @pytest.mark.parametrize(("text", "percent"), [("p95", 95), ("p99.9", 99.9), ("p5", 5)])
 def test_hedge_percentiles_are_parsed(text: str, percent: float) -> None:
-    result = values.parse_hedge(text)
-    assert (result.after_seconds, result.percentile) == (None, pytest.approx(percent / 100))
-    assert values.hedge_text(result) == text
+    hedge = values.parse_hedge(text)
+    assert (hedge.after_seconds, hedge.percentile) == (None, pytest.approx(percent / 100))
+    assert values.hedge_text(hedge) == text
     assert values.parse_hedge("50ms") == HedgePolicy(0.05)
     assert values.hedge_text(HedgePolicy(0.05)) == "50ms"
 

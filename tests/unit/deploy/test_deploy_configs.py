@@ -85,8 +85,8 @@ def manifests_of_kind(overlay: str, kind: str) -> list[Manifest]:
 
 
 def manifest(overlay: str, kind: str) -> Manifest:
-    (result,) = manifests_of_kind(overlay, kind)
-    return result
+    (single,) = manifests_of_kind(overlay, kind)
+    return single
 
 
 def pod(overlay: str) -> Manifest:
