@@ -120,7 +120,7 @@ def test_failures_during_an_outage_are_explained(start: float, end: float, expec
     assert outages.explain(start, end) is expected
 
 
-def test_an_outage_lasts_until_it_is_ended() -> None:
+def test_an_outage_without_an_end_explains_later_failures() -> None:
     outages = soak_verdict.Outages()
     assert not outages.explain(0, 1)
     outages.all.append(soak_verdict.Outage("a", 10))

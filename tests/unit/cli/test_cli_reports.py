@@ -165,7 +165,7 @@ def test_an_invalid_url_is_reported(url: str) -> None:
         ([(1.0, 5), (float("inf"), 10)], 0.99, 1.0),
     ],
 )
-def test_quantiles_are_those_of_prometheus(
+def test_quantiles_are_interpolated_like_prometheus(
     buckets: list[tuple[float, float]], share: float, expected: float | None
 ) -> None:
     assert quantile(buckets, share) == expected

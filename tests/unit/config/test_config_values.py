@@ -97,14 +97,14 @@ def test_a_url_is_split_into_its_parts() -> None:
         values.parse_header_glob,
     ],
 )
-def test_anything_parses_or_is_a_value_error(parse: Any, value: Any) -> None:
+def test_any_value_parses_or_raises_a_value_error(parse: Any, value: Any) -> None:
     with suppress(ValueError):
         parse(value)
 
 
 @NO_DEADLINE
 @given(st.text("/:[]@?#.a1%", max_size=12))
-def test_any_url_parses_or_is_a_value_error(text: str) -> None:
+def test_any_url_parses_or_raises_a_value_error(text: str) -> None:
     with suppress(ValueError):
         values.parse_url(f"http://{text}")
 

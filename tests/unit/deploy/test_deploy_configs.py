@@ -137,7 +137,7 @@ def test_container_ports_equal_the_ports_of_the_listeners(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_probes_are_wired_to_the_drain(overlay: str) -> None:
+def test_probes_and_the_grace_period_fit_the_drain(overlay: str) -> None:
     container, drain = gateway(overlay), config_of(overlay).drain
     paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "startup")}
     assert set(paths.values()) == {"/healthz"}  # a drain or a dead backend must not cause a restart
@@ -234,7 +234,7 @@ def test_the_manifests_of_the_fleet_refer_to_each_other() -> None:
         assert constraint["labelSelector"]["matchLabels"] == labels
 
 
-def test_the_fleet_resolves_servers_and_is_resolvable() -> None:
+def test_headless_services_resolve_to_servers_and_gateways() -> None:
     services = {
         each["metadata"]["name"]: each["spec"] for each in manifests_of_kind("fleet", "Service")
     }

@@ -92,7 +92,7 @@ def test_dependabot_issue_forms_and_pre_commit_hooks_are_valid() -> None:
         assert all((PROJECT / each).exists() for each in arguments if "/" in each)
 
 
-def test_all_architectures_have_the_base_of_one_lookup() -> None:
+def test_all_architectures_use_the_base_image_of_one_lookup() -> None:
     text = (PROJECT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
     jobs = yaml.safe_load(text)["jobs"]
     (lookup,) = (step for step in jobs["build"]["steps"] if step.get("id") == "base")

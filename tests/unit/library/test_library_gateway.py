@@ -109,7 +109,7 @@ async def test_a_stream_yields_each_response(gateway: Gateway) -> None:
     assert [int(each.outputs[0].numpy()[0]) for each in responses] == [0, 1, 2]
 
 
-async def test_metadata_and_readiness(gateway: Gateway) -> None:
+async def test_metadata_is_returned_and_draining_ends_readiness(gateway: Gateway) -> None:
     metadata = await gateway.metadata("simple")
     assert [each.name for each in metadata.inputs] == ["INPUT0", "INPUT1"]
     assert await gateway.is_ready()
