@@ -33,7 +33,7 @@ _QUICK_ROWS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0. Return 1 after printing the reason why the run failed or was not published."""
+    """Return 0, or 1 after printing why the run failed or was not published."""
     options = _options(argv)
     path = Path(options.json)
     try:
@@ -101,40 +101,40 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 def _measure(options: argparse.Namespace, folder: Path) -> Bench:
     parts = options.parts
-    found, missing = variants.available(options.variants)
-    if not found:
+    usable, missing = variants.available(options.variants)
+    if not usable:
         raise RuntimeError("; ".join(missing))
-    plain = [each for each in found if each.name in variants.PLAIN]
+    plain = [each for each in usable if each.name in variants.PLAIN]
     bench = Bench(_conditions(options), notes=[*missing, *comparisons.missing_peers()])
     if "rows" in parts or "stages" in parts:
-        with comparisons.rows(found, folder) as compared:
-            _measure_rows(_chosen(compared, options), options, folder, bench)
+        with comparisons.rows(usable, folder) as group:
+            _measure_rows(_chosen(group, options), options, folder, bench)
     if "clients" in parts:
-        with comparisons.real_clients(found, folder) as compared:
-            bench.results += _paced_rounds(options, folder).compared(_chosen(compared, options))
+        with comparisons.real_clients(usable, folder) as group:
+            bench.results += _paced_rounds(options, folder).compared(_chosen(group, options))
     if "workers" in parts:
-        bench.results += _by_workers(found, options, _paced_rounds(options, folder))
+        bench.results += _by_workers(usable, options, _paced_rounds(options, folder))
     curves = Rounds(*_curve_rounds(options), folder)
     if "sizes" in parts and plain:
-        with comparisons.sizes(plain, folder) as compared:
-            bench.results += curves.compared(_chosen(compared, options))
+        with comparisons.sizes(plain, folder) as group:
+            bench.results += curves.compared(_chosen(group, options))
     if "routes" in parts:  # all variants have the same result
-        with comparisons.routes(found[0], folder) as compared:
-            bench.results += curves.compared(_chosen(compared, options))
+        with comparisons.routes(usable[0], folder) as group:
+            bench.results += curves.compared(_chosen(group, options))
     if "memory" in parts:
-        bench.idle.update({each.name: memory.idle(each, folder) for each in found})
+        bench.idle.update({each.name: memory.idle(each, folder) for each in usable})
         bench.peaks += memory.peaks(plain, folder)
     return bench
 
 
 def _by_workers(
-    found: Sequence[Variant], options: argparse.Namespace, rounds: Rounds
+    usable: Sequence[Variant], options: argparse.Namespace, rounds: Rounds
 ) -> Iterator[Result]:
     """Measure one variant after the other, because their workers would disturb each other."""
     parts = []
-    for variant in found:
-        with comparisons.workers(variant, rounds.folder) as compared:
-            parts.append(rounds.compared(_chosen(compared, options)))
+    for variant in usable:
+        with comparisons.workers(variant, rounds.folder) as group:
+            parts.append(rounds.compared(_chosen(group, options)))
     for same in zip(*parts, strict=True):
         contenders = tuple(runs for result in same for runs in result.contenders)
         yield replace(same[0], contenders=contenders)
@@ -150,15 +150,16 @@ def _measure_rows(
     for each in chosen if "rows" in options.parts else ():
         bench.results += (paced if each.pace.rate else rounds).compared([each])
     busy = [each for each in chosen if not each.pace.rate]
-    for each in busy if "stages" in options.parts else ():
-        for contender in (each for each in each.contenders if each.variant in variants.PLAIN):
-            print(f"{each.name}: stages, {contender.variant}", file=sys.stderr)
-            found = account(contender, options.seconds, folder)
-            bench.accounts.append(replace(found, name=each.name))
+    for comparison in busy if "stages" in options.parts else ():
+        for contender in comparison.contenders:
+            if contender.variant in variants.PLAIN:
+                print(f"{comparison.name}: stages, {contender.variant}", file=sys.stderr)
+                cost = account(contender, options.seconds, folder)
+                bench.accounts.append(replace(cost, name=comparison.name))
 
 
-def _chosen(found: Sequence[Comparison], options: argparse.Namespace) -> list[Comparison]:
-    return [each for each in found if options.only in each.name]
+def _chosen(group: Sequence[Comparison], options: argparse.Namespace) -> list[Comparison]:
+    return [each for each in group if options.only in each.name]
 
 
 def _sections(bench: Bench) -> Iterator[str]:
@@ -168,13 +169,13 @@ def _sections(bench: Bench) -> Iterator[str]:
         yield report.details(bench)
     yield report.machine(bench)
     for name in (comparisons.BINARY_SIZES, comparisons.GRPC_SIZES):
-        if found := bench.curve(name):
-            yield f"{name}:\n{report.curve(found, 'payload', format_size)}"
-    if found := bench.curve(comparisons.WORKERS):
-        yield f"{comparisons.WORKERS}:\n{report.curve(found, 'workers', str)}"
+        if results := bench.curve(name):
+            yield f"{name}:\n{report.curve(results, 'payload', format_size)}"
+    if results := bench.curve(comparisons.WORKERS):
+        yield f"{comparisons.WORKERS}:\n{report.curve(results, 'workers', str)}"
     for name in (comparisons.JSON_ROUTES, comparisons.GRPC_ROUTES):
-        if found := bench.curve(name):
-            yield f"{name}:\n{report.curve(found, 'routes', str)}"
+        if results := bench.curve(name):
+            yield f"{name}:\n{report.curve(results, 'routes', str)}"
     if bench.peaks:
         yield report.peaks(bench)
     if bench.accounts:
@@ -188,7 +189,7 @@ def _paced_rounds(options: argparse.Namespace, folder: Path) -> Rounds:
 
 
 def _curve_rounds(options: argparse.Namespace) -> tuple[int, float]:
-    """Return the rounds, and the seconds per run, of a comparison with many points."""
+    """Return the number of rounds, and the seconds per run, of a comparison with many points."""
     return min(_CURVE_ROUNDS, options.rounds), options.seconds / 2
 
 

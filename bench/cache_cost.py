@@ -2,8 +2,8 @@
 
 A client sends inferences of 600 KB one after the other to one gateway, in alternating rounds, on
 routes with and without a cache. The server behind it immediately returns a fixed response of 4 KB.
-The table shows the smallest time and CPU of a round per request, and the ratio to the route that
-translates, because a route with a cache translates as well.
+The table shows the smallest time and the smallest CPU per request of all rounds, and their ratios
+to the route without a cache that translates, because routes with a cache translate as well.
 """
 
 import http.client
@@ -45,9 +45,9 @@ def main() -> int:
                 best[row] = min(previous[0], measured[0]), min(previous[1], measured[1])
     base = best[_BASE]
     print(f"{'600 KB':<20}{'time':>10}{'ratio':>8}{'CPU':>10}{'ratio':>8}")
-    for row, (seconds, cpu) in best.items():
-        ratios = seconds / base[0], cpu / base[1]
-        print(f"{row:<20}{seconds:>7.0f} µs{ratios[0]:>8.2f}{cpu:>7.0f} µs{ratios[1]:>8.2f}")
+    for row, (microseconds, cpu) in best.items():
+        ratios = microseconds / base[0], cpu / base[1]
+        print(f"{row:<20}{microseconds:>7.0f} µs{ratios[0]:>8.2f}{cpu:>7.0f} µs{ratios[1]:>8.2f}")
     return 0
 
 
@@ -62,8 +62,8 @@ def _measure(send: Callable[[int], None], pid: int) -> tuple[float, float]:
 
 
 def _sender(connection: http.client.HTTPConnection, row: str, turn: int) -> Callable[[int], None]:
-    headers, content = image(row.replace(" ", "-")).binary()
-    body = bytearray(content)
+    headers, template = image(row.replace(" ", "-")).binary()
+    body = bytearray(template)
     path = f"/v2/models/{row.replace(' ', '-')}/infer"
 
     def send(number: int) -> None:
@@ -71,9 +71,9 @@ def _sender(connection: http.client.HTTPConnection, row: str, turn: int) -> Call
             struct.pack_into("<II", body, len(body) - 8, turn, number)
         connection.request("POST", path, body, dict(headers))
         response = connection.getresponse()
-        answer, status = response.read(), response.headers.get("cache-status", "")
-        if response.status != 200 or (row in {"hit", "miss"} and number and row not in status):
-            raise RuntimeError(f"{row}: {response.status} '{status}' {answer[:200]!r}")
+        content, cached = response.read(), response.headers.get("cache-status", "")
+        if response.status != 200 or (row in {"hit", "miss"} and number and row not in cached):
+            raise RuntimeError(f"{row}: {response.status} '{cached}' {content[:200]!r}")
 
     return send
 

@@ -1,9 +1,9 @@
 """``python -m bench.calls`` counts the calls that the gateway makes for a tiny request.
 
-Each gateway runs under ``sys.setprofile``. h2load sends the same request over one connection, one
-after the other. The table shows the Python calls and the calls of builtins per request, with the
-access log, the metrics and the event loop's callbacks. ``--base`` adds an earlier revision, which
-runs with the installed packages.
+Each gateway runs under ``sys.setprofile``. h2load repeats the same request over one connection. The
+table shows the Python calls and the calls of builtins per request, with the access log, the metrics
+and the event loop's callbacks. ``--base`` adds an earlier revision, which runs with the installed
+packages.
 
 Unlike CPU, the number of calls does not depend on what else the machine does."""
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"|---|{'---|' * len(sources)}")
         for row in _ROWS:
             counts = [_count(row, *each, folder) for each in gateways]
-            print(f"| {row} | {' | '.join(f'{own:.1f} + {other:.1f}' for own, other in counts)} |")
+            print(f"| {row} | {' | '.join(f'{a:.1f} + {b:.1f}' for a, b in counts)} |")
     return 0
 
 
@@ -102,24 +102,24 @@ def _read(counter: Path) -> list[int]:
 def _gateways(
     sources: Mapping[str, Path], folder: Path
 ) -> Iterator[list[tuple[servers.Proxy, Path]]]:
-    """Start a gateway of each source, and yield them with the sockets that report their calls."""
+    """Start a gateway for each source, and yield it with the socket that reports its calls."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.response(), folder))
         urls = {TINY: f"grpc://{echo.addresses[0]}"}
         for row in (OLD_GRPC_TINY, OLD_HTTP_TINY):
             make, case = LEGACY_ECHO_CASES[row]
             _, urls[case] = stack.enter_context(old_echo(make, case, folder))
-        found = []
+        gateways = []
         for number, source in enumerate(sources.values()):
-            counted = folder / f"source-{number}"
-            counted.mkdir()
+            copy = folder / f"source-{number}"
+            copy.mkdir()
             for entry in source.iterdir():
-                (counted / entry.name).symlink_to(entry)
-            (counted / "sitecustomize.py").write_text(_COUNTER)
-            variant = Variant("own", "own", source=counted)
+                (copy / entry.name).symlink_to(entry)
+            (copy / "sitecustomize.py").write_text(_COUNTER)
+            variant = Variant("own", "own", source=copy)
             gateway = servers.infergate(servers.routed(urls), variant, folder)
-            found.append((stack.enter_context(gateway), counted / _SOCKET))
-        yield found
+            gateways.append((stack.enter_context(gateway), copy / _SOCKET))
+        yield gateways
 
 
 if __name__ == "__main__":

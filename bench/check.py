@@ -42,8 +42,7 @@ _ROWS = {**ECHO_CASES, **LEGACY_ECHO_CASES}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0. Return 1 after printing the rows that became more expensive, or the reason for a
-    failed run."""
+    """Return 0, or 1 after printing the rows that became more expensive or why the run failed."""
     options = _options(argv)
     try:
         load.required_tool()
@@ -54,8 +53,8 @@ def main(argv: Sequence[str]) -> int:
         return 1
     verdicts = {result.name: judge(result) for result in results}
     print(f"CPU per request, relative to {options.base}:")
-    for name, (found, verdict) in verdicts.items():
-        print(f"  {name:<44} {found}  {verdict}")
+    for name, (cpu_ratio, verdict) in verdicts.items():
+        print(f"  {name:<44} {cpu_ratio}  {verdict}")
     regressed = [name for name, (_, verdict) in verdicts.items() if verdict == "regressed"]
     for name in regressed:
         print(f"bench-check: '{name}': {verdicts[name][0]} times the CPU", file=sys.stderr)
@@ -66,12 +65,12 @@ def judge(result: Result) -> tuple[Spread | None, str]:
     """Return the ratio of CPU per request, changed to baseline, and the verdict: ``ok``,
     ``regressed``, or the reason why the measurement is not conclusive."""
     runs = {each.name: each for each in result.contenders}
-    found = ratio(runs[CHANGED], runs[BASELINE], proxy_cpu)
-    if found is None:
-        return found, "too little to measure"
-    if found.median <= LIMIT:
-        return found, "ok"
-    return found, "regressed" if found.minimum > 1 else "unclear: the rounds do not agree"
+    cpu_ratio = ratio(runs[CHANGED], runs[BASELINE], proxy_cpu)
+    if cpu_ratio is None:
+        return cpu_ratio, "too little to measure"
+    if cpu_ratio.median <= LIMIT:
+        return cpu_ratio, "ok"
+    return cpu_ratio, "regressed" if cpu_ratio.minimum > 1 else "unclear: the rounds do not agree"
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -89,8 +88,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _default_base() -> str:
-    """Return the merge base with origin/main or, if the working tree has no changes since then, the
-    previous commit."""
+    """Return the merge base with origin/main, or the previous commit if there is no origin/main or
+    the sources have not changed since the merge base."""
     try:
         base = _git("merge-base", "HEAD", "origin/main")
     except RuntimeError:
@@ -111,15 +110,15 @@ def _measure(options: argparse.Namespace, folder: Path) -> list[Result]:
 
 
 def _pairs(baseline: Path, variant: str | None) -> list[tuple[Variant, Variant]]:
-    """Return the baseline and the changed sources as variants, by engine. Raises LoadError if
+    """Return the baseline and the changed sources as variants, for each engine. Raises LoadError if
     ``variant`` cannot run here."""
     if variant is None:
         changed = [Variant(CHANGED, engine, source=PROJECT / "src") for engine in _ENGINES]
     else:
-        found, notes = available([variant])
-        if not found:
+        usable, notes = available([variant])
+        if not usable:
             raise load.LoadError(notes[0])
-        changed = [replace(found[0], name=CHANGED)]
+        changed = [replace(usable[0], name=CHANGED)]
     return [(Variant(BASELINE, each.engine, source=baseline), each) for each in changed]
 
 
@@ -144,8 +143,8 @@ def _comparisons(
 
         def contender(variant: Variant, row: str) -> Contender:
             make, case = _ROWS[row]
-            found = proxied(gateways[variant], make, case, echoes[case].pid, variant.engine)
-            return replace(found, name=variant.name)
+            proxy = proxied(gateways[variant], make, case, echoes[case].pid, variant.engine)
+            return replace(proxy, name=variant.name)
 
         yield [
             Comparison(

@@ -17,8 +17,8 @@ def grpcio() -> tuple[str, ...]:
 
 
 def grpc_go() -> tuple[str, ...]:
-    """Return the command of the client with grpc-go. It is compiled if necessary. Raises
-    RuntimeError if that is not possible."""
+    """Return the command of the client with grpc-go, and compile the client if necessary. Raises
+    RuntimeError if Go or grpc-go is missing, or if the compilation fails."""
     go = shutil.which("go")
     if not go or not (_GO_SOURCES / "src" / "google.golang.org" / "grpc").is_dir():
         raise RuntimeError(

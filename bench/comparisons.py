@@ -114,7 +114,7 @@ def old_echo(make: Make, case: InferenceCase, folder: Path) -> Iterator[tuple[Ru
 
 
 def missing_peers() -> Iterator[str]:
-    """Yield a sentence for each peer that is not installed."""
+    """Yield a sentence for each peer or client that is missing."""
     if not os.environ.get(servers.REST_PROXY):
         yield (
             "rest-proxy was not measured, because no package contains it; "
@@ -149,13 +149,13 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
         )
         others = _other_proxies(tiny, folder, stack)
 
-        def infergates(make: Make, case: InferenceCase) -> list[Contender]:
+        def all_variants(make: Make, case: InferenceCase) -> list[Contender]:
             server = echoes[case].pid if case in echoes else triton.pid
             return [proxied(each, make, case, server, name) for name, each in gateways.items()]
 
         def against_triton(name: str, make: Make) -> Comparison:
             direct = Contender("Triton's REST", make(image, triton.http), 0, triton.pid)
-            return Comparison(name, (*infergates(make, image), direct))
+            return Comparison(name, (*all_variants(make, image), direct))
 
         def against_envoy(name: str, *, repeats_peer: bool = False) -> Comparison:
             make, case = ECHO_CASES[name]
@@ -171,18 +171,18 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
             if repeats_peer:
                 again = Contender(AGAIN, request, peers[0].proxy, peers[0].server)
                 peers.append(again)
-            return Comparison(name, (*infergates(make, case), *peers, *others.get(name, ())))
+            return Comparison(name, (*all_variants(make, case), *peers, *others.get(name, ())))
 
         def against_v2(name: str, make_v2: Make) -> Comparison:
             make, case = ECHO_CASES[name]
             gateway = next(iter(gateways.values()))
             peer = proxied(gateway, make_v2, case, echoes[case].pid, "")
-            return Comparison(name, (*infergates(make, case), replace(peer, name=SAME_TENSOR)))
+            return Comparison(name, (*all_variants(make, case), replace(peer, name=SAME_TENSOR)))
 
         def latency(name: str, make: Make, server: Running, envoy_address: str) -> Comparison:
             direct = Contender("the echo", make(TINY, server.addresses[0]), 0, server.pid)
             proxy = Contender("Envoy", make(TINY, envoy_address), envoy.pid, server.pid)
-            return Comparison(name, (*infergates(make, TINY), direct, proxy), pace=_LATENCY_PACE)
+            return Comparison(name, (*all_variants(make, TINY), direct, proxy), pace=_LATENCY_PACE)
 
         yield [
             against_triton(JSON_IMAGE, json_request),
@@ -204,18 +204,18 @@ def _other_proxies(tiny: Running, folder: Path, stack: ExitStack) -> dict[str, l
     server = tiny.addresses[0]
 
     def contender(name: str, make: Make, proxy: AbstractContextManager[servers.Proxy]) -> Contender:
-        found = proxied(stack.enter_context(proxy), make, TINY, tiny.pid, "")
-        return replace(found, name=name)
+        created = proxied(stack.enter_context(proxy), make, TINY, tiny.pid, "")
+        return replace(created, name=name)
 
     json_floor = servers.relay(server, folder, TINY.message())
-    found = {
+    contenders = {
         GRPC_TINY: [contender(RELAY, grpc_request, servers.relay(server, folder))],
         JSON_TINY: [contender(RELAY, json_request, json_floor)],
     }
     if binary := os.environ.get(servers.REST_PROXY):
         proxy = servers.rest_proxy(binary, server)
-        found[JSON_TINY].append(contender(REST_PROXY, json_request, proxy))
-    return found
+        contenders[JSON_TINY].append(contender(REST_PROXY, json_request, proxy))
+    return contenders
 
 
 def _gateways(
@@ -241,7 +241,7 @@ def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Com
         server = echo.addresses[0]
         config = servers.routed({TINY: f"grpc://{server}"})
         gateways = _gateways(variants, config, folder, stack)
-        found = [
+        group = [
             proxied(each, grpc_request, TINY, echo.pid, name) for name, each in gateways.items()
         ]
         for name, proxy in (
@@ -249,16 +249,16 @@ def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Com
             (RELAY, servers.relay(server, folder)),
         ):
             peer = proxied(stack.enter_context(proxy), grpc_request, TINY, echo.pid, "")
-            found.append(replace(peer, name=name))
+            group.append(replace(peer, name=name))
         yield [
-            Comparison(name, tuple(replace(each, client=command) for each in found), pace=_PACED)
+            Comparison(name, tuple(replace(each, client=command) for each in group), pace=_PACED)
             for name, command in commands.items()
         ]
 
 
 @contextmanager
 def sizes(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """Compare one tensor at a time, from small to large."""
+    """Compare requests with one tensor of 1 KiB to 256 MiB."""
     cases = {size: requests.flat(f"echo-{size}", size) for size in _SIZES}
     with ExitStack() as stack:
         echoes = {

@@ -1,9 +1,9 @@
 """A gRPC server that costs almost nothing, because every request gets the same prepared response.
 
-*Strategy.* The server behind a proxy under test must not be the bottleneck. A server on grpcio
-would be. This server implements only a part of HTTP/2: it does not decode request headers, because
-every response is the same. Flow control works in both directions for large messages. An HTTP/1 GET
-gets status 200, for readiness checks.
+*Strategy.* The server behind a proxy under test must not be the bottleneck, as a server based
+on grpcio would be. This server implements only a part of HTTP/2: it does not decode request
+headers, because every response is the same. Flow control works in both directions for large
+messages. An HTTP/1 GET gets status 200, for readiness checks.
 
 python -m bench.echo PORT RESPONSE_FILE      (the file contains one ModelInferResponse)
 """
@@ -48,8 +48,8 @@ OPENING = frame(
 
 
 class Echo(asyncio.Protocol):
-    def __init__(self, answer: bytes) -> None:
-        self.body = memoryview(b"\x00" + struct.pack(">I", len(answer)) + answer)
+    def __init__(self, response: bytes) -> None:
+        self.body = memoryview(b"\x00" + struct.pack(">I", len(response)) + response)
         self.unread = bytearray()
         self.greeted = False
         self.received = 0
@@ -95,7 +95,7 @@ class Echo(asyncio.Protocol):
         if kind == DATA:
             self._received(size)
         if kind in (DATA, HEADERS) and flags & END_STREAM:
-            self._answer(stream)
+            self._respond(stream)
         elif kind == HEADERS:
             self.credit[stream] = 0
         elif kind == SETTINGS and not flags & ACK:
@@ -136,7 +136,7 @@ class Echo(asyncio.Protocol):
         elif stream in self.credit:
             self.credit[stream] += increment
 
-    def _answer(self, stream: int) -> None:
+    def _respond(self, stream: int) -> None:
         self.transport.write(frame(HEADERS, END_HEADERS, stream, HEADER_BLOCK))
         self.sending[stream] = (0, self.initial_window + self.credit.pop(stream, 0))
         self._continue(stream)
@@ -164,5 +164,5 @@ async def serve(port: int, connection: Callable[[], asyncio.Protocol]) -> None:
 
 
 if __name__ == "__main__":
-    answer = Path(sys.argv[2]).read_bytes()
-    uvloop.run(serve(int(sys.argv[1]), lambda: Echo(answer)))
+    response = Path(sys.argv[2]).read_bytes()
+    uvloop.run(serve(int(sys.argv[1]), lambda: Echo(response)))

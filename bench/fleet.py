@@ -3,7 +3,7 @@
 It needs root and network namespaces (``lan``). docs/scaling.md has the results of:
 
 - *speed*: requests per second and CPU per request of one gateway, of two gateways and so on, each
-with the same share of a processor. They share nothing, so their throughput should add up.
+with the same share of a processor. The gateways share nothing, so their throughput should add up.
 
 - *sequences*: each step of a sequence goes through any gateway, and a correct sum shows that one
   server got all steps.
@@ -66,7 +66,7 @@ _PATIENCE = 100.0
 
 @dataclass
 class FleetResults:
-    """``speed`` has a row for each number of gateways, with requests/s and µs of CPU
+    """The results. ``speed`` has a row for each number of gateways, with requests/s and µs of CPU
     per request."""
 
     speed: list[tuple[int, float, float]] = field(default_factory=list)
@@ -89,8 +89,8 @@ class Client:
         """Return the status and the text of a response from the machine's admin port, or status 0
         if there is no response."""
         try:
-            async with self._session.get(f"http://{machine.address}:8002{path}") as answer:
-                return answer.status, await answer.text()
+            async with self._session.get(f"http://{machine.address}:8002{path}") as response:
+                return response.status, await response.text()
         except (aiohttp.ClientError, OSError):
             return 0, ""
 
@@ -105,8 +105,8 @@ class Client:
         """Return the status and the response. Raises aiohttp.ClientError if there is no
         response."""
         url = f"http://{machine.address}:8000/v2/models/{model}/infer"
-        async with self._session.post(url, json=body) as answer:
-            return answer.status, await answer.json()
+        async with self._session.post(url, json=body) as response:
+            return response.status, await response.json()
 
     async def send_requests(self, deadline: float, machine: Machine | None = None) -> None:
         """Send one request after the other until ``deadline``, to any ready gateway or to
@@ -125,17 +125,17 @@ class Client:
                 self.outcomes["broken"] += 1
 
     async def step(self, sequence: str, value: int, *, start: bool) -> int | str:
-        """Send a step of ``sequence`` to any reachable gateway. Return the sum so far, or the
-        error."""
+        """Send a step of ``sequence`` to any gateway that accepts a connection. Return the sum so
+        far, or the error."""
         parameters: dict[str, Any] = {"sequence_id": sequence, "sequence_start": start}
         tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1], "data": [value]}
         body = {"inputs": [tensor], "parameters": parameters}
         for machine in random.sample(self.ready, len(self.ready)):
             try:
-                status, answer = await self.infer(machine, "accumulate", body)
+                status, content = await self.infer(machine, "accumulate", body)
             except aiohttp.ClientConnectorError:
                 continue
-            return int(answer["outputs"][0]["data"][0]) if status == 200 else str(answer["error"])
+            return int(content["outputs"][0]["data"][0]) if status == 200 else str(content["error"])
         return "no gateway"
 
 
@@ -171,21 +171,21 @@ async def speed(client: Client, maximum: int, seconds: float) -> list[tuple[int,
 
 
 async def steps(client: Client, sums: dict[str, int], *, start: bool = False) -> Counter[str]:
-    """Send a step of every sequence and return the results."""
+    """Send a step of every sequence, and return the number of steps by outcome."""
     outcomes: Counter[str] = Counter()
 
     async def send_step(sequence: str) -> None:
         value = random.randrange(1000)
-        answer = await client.step(sequence, value, start=start)
-        if isinstance(answer, int):
+        result = await client.step(sequence, value, start=start)
+        if isinstance(result, int):
             sums[sequence] = (0 if start else sums[sequence]) + value
-            outcomes["right" if answer == sums[sequence] else "wrong"] += 1
+            outcomes["right" if result == sums[sequence] else "wrong"] += 1
         else:
-            outcomes["refused" if _START in answer else "failed"] += 1
+            outcomes["refused" if _START in result else "failed"] += 1
 
-    names = list(sums)
-    for begin in range(0, len(names), 50):
-        await asyncio.gather(*(send_step(each) for each in names[begin : begin + 50]))
+    sequences = list(sums)
+    for begin in range(0, len(sequences), 50):
+        await asyncio.gather(*(send_step(each) for each in sequences[begin : begin + 50]))
     return outcomes
 
 
@@ -195,8 +195,8 @@ async def inference_counts(client: Client, servers: Sequence[Machine]) -> list[i
     for server in servers:
         _, text = await client.get(server, "/metrics")
         lines = [line for line in text.splitlines() if 'operation="infer"' in line]
-        answer = [line for line in lines if line.startswith("infergate_requests_total")]
-        counts.append(round(sum(float(line.rpartition(" ")[2]) for line in answer)))
+        samples = [line for line in lines if line.startswith("infergate_requests_total")]
+        counts.append(round(sum(float(line.rpartition(" ")[2]) for line in samples)))
     return counts
 
 
@@ -221,7 +221,7 @@ async def readiness_checks(client: Client) -> AsyncIterator[None]:
 
 
 async def under_load(client: Client, machine: Machine, number: signal.Signals) -> dict[str, int]:
-    """Count the clients' errors while one gateway receives the signal ``number`` under load."""
+    """Count outcomes of requests while one gateway receives the signal ``number`` under load."""
     client.outcomes.clear()
     async with readiness_checks(client):
         pending = [
@@ -251,14 +251,14 @@ async def measure(lan: Lan, folder: Path, gateways: int, seconds: float) -> Flee
         front.set_names({"servers": [each.address for each in servers[:3]]})
         front.start([*infergate, str(config)], folder)
     lan.enter(lan.machine("client"))
-    found = FleetResults()
-    limits = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=limits) as session:
+    results = FleetResults()
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
         client = Client(session, fronts)
         await until(lambda: has_found_servers(client, 3), "all gateways see three servers")
         if seconds:
             with limited(fronts, SHARE):
-                found.speed = await speed(client, gateways, seconds)
+                results.speed = await speed(client, gateways, seconds)
 
         before = await inference_counts(client, servers)
         sums = {f"sequence-{number}": 0 for number in range(300)}
@@ -266,18 +266,18 @@ async def measure(lan: Lan, folder: Path, gateways: int, seconds: float) -> Flee
         for _ in range(3):
             outcomes += await steps(client, sums)
         after = await inference_counts(client, servers)
-        share = [(a - b) for a, b in zip(after, before, strict=True)]
-        found.sequences = {**outcomes, "by_server": share[:3]}
+        increases = [(a - b) for a, b in zip(after, before, strict=True)]
+        results.sequences = {**outcomes, "by_server": increases[:3]}
 
-        found.killed = await under_load(client, fronts[-1], signal.SIGKILL)
-        found.sequences["after_a_gateway_died"] = dict(await steps(client, sums))
-        found.drained = await under_load(client, fronts[-2], signal.SIGTERM)
+        results.killed = await under_load(client, fronts[-1], signal.SIGKILL)
+        results.sequences["after_a_gateway_died"] = dict(await steps(client, sums))
+        results.drained = await under_load(client, fronts[-2], signal.SIGTERM)
 
         for front in fronts:
             front.set_names({"servers": [each.address for each in servers]})
         await until(lambda: has_found_servers(client, 4), "all gateways see four servers")
-        found.joined = dict(await steps(client, sums))
-    return found
+        results.joined = dict(await steps(client, sums))
+    return results
 
 
 def main() -> None:
@@ -286,10 +286,10 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=5, help="time for each number of gateways; 0 skips *speed*"
     )
-    gateways = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="infergate-") as folder, Lan(Path(folder)) as lan:
-        found = asyncio.run(measure(lan, Path(folder), gateways.gateways, gateways.seconds))
-    print(json.dumps(asdict(found)))
+        results = asyncio.run(measure(lan, Path(folder), options.gateways, options.seconds))
+    print(json.dumps(asdict(results)))
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ async def _log(arguments: list[str], message: bytes) -> list[str]:
         for number in range(connection, count, connections):
             await asyncio.sleep(begin + number / rate - time.perf_counter())
             start = time.time()
-            answer = await calls[connection](message, timeout=_TIMEOUT, metadata=_METADATA)
-            if len(answer) + 5 != int(size):
-                raise SystemExit(f"received a message of {len(answer)} bytes, expected {size}")
+            response = await calls[connection](message, timeout=_TIMEOUT, metadata=_METADATA)
+            if len(response) + 5 != int(size):
+                raise SystemExit(f"received a message of {len(response)} bytes, expected {size}")
             times = (start, time.time() - start)
             lines.append("{:.0f}\t200\t{:.0f}".format(*(1e6 * each for each in times)))
 

@@ -51,16 +51,15 @@ class Traffic:
         self.metrics.endpoints.source = self._stats
 
     def advance(self, seconds: float = SAMPLE_SECONDS) -> None:
-        """Add the requests of ``seconds``. Each flow begins with a request of each outcome; then
-        its counters are increased in one step.
-        """
+        """Add the requests of ``seconds``. Each series begins with a request of each outcome;
+        then its counters are increased in one step."""
         self._step += 1
         if self._step == 1:
             for record in self._records:
                 for outcome in ("ok", "bad_request", "timeout"):
                     self.metrics.record(replace(record, outcome=outcome), next(self._seconds))
         more = int(_RATE * seconds) // len(self._records)
-        for series in self.metrics._requests._series.values():  # noqa: SLF001 - not 50,000 calls
+        for series in self.metrics._requests._series.values():  # noqa: SLF001 - record() is too slow
             series.outcomes["ok"] += more - 2
             series.outcomes["bad_request"] += 1
             series.outcomes["timeout"] += 1
@@ -119,13 +118,13 @@ def _memory(traffic: Traffic) -> tuple[int, int]:
     gc.collect()
     tracemalloc.start()
     history, _ = _samples(traffic, _TRACED_INTERVAL)
-    with_counters, _ = tracemalloc.get_traced_memory()
+    with_history, _ = tracemalloc.get_traced_memory()
     counted = history.nbytes
     del history
     gc.collect()
-    without, _ = tracemalloc.get_traced_memory()
+    without_history, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return counted, with_counters - without
+    return counted, with_history - without_history
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ HEAD_END = b"\r\n\r\n"
 
 
 class HttpEcho(asyncio.Protocol):
-    def __init__(self, answer: bytes) -> None:
-        self.answer = answer
+    def __init__(self, response: bytes) -> None:
+        self.response = response
         self.head = b""
         self.missing = 0
         """The number of bytes of the body that have not arrived."""
@@ -43,9 +43,9 @@ class HttpEcho(asyncio.Protocol):
                 self.missing = int(length[1]) if length else 0
                 self.head = b""
             if not self.missing:
-                self.transport.write(self.answer)
+                self.transport.write(self.response)
 
 
 if __name__ == "__main__":
-    answer = Path(sys.argv[2]).read_bytes()
-    uvloop.run(serve(int(sys.argv[1]), lambda: HttpEcho(answer)))
+    response = Path(sys.argv[2]).read_bytes()
+    uvloop.run(serve(int(sys.argv[1]), lambda: HttpEcho(response)))

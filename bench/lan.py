@@ -1,7 +1,7 @@
-"""Simulates several machines on one machine, by network namespaces on a bridge.
+"""Simulates several machines on one machine, with network namespaces on a bridge.
 
-*Rule 1.* Every name contains the id of this process. When the ``Lan`` ends, everything is removed,
-the processes first.
+*Rule 1.* The name of every namespace contains the id of this process. When the ``Lan`` ends, it
+kills the processes, and then removes the namespaces.
 
 *Rule 2.* After ``enter``, this process is on one of the machines and cannot leave it.
 """
@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_possible() -> bool:
-    """Whether this process may create namespaces."""
+    """Return whether this process may create namespaces."""
     name = f"infergate-{os.getpid()}-try"
     try:
         run("ip", "netns", "add", name)
@@ -39,7 +39,7 @@ def is_possible() -> bool:
 
 @dataclass
 class Machine:
-    """A machine. ``hosts`` is its hosts file, which replaces DNS."""
+    """A simulated machine. ``hosts`` is its hosts file, which replaces DNS."""
 
     name: str
     space: str
@@ -59,7 +59,7 @@ class Machine:
         self.processes.append(process)
 
     def set_names(self, names: Mapping[str, Sequence[str]]) -> None:
-        """Set the addresses that ``names`` resolve to."""
+        """Set the addresses of each name in ``names``."""
         lines = [f"{address} {name}\n" for name, many in names.items() for address in many]
         self.hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
 
@@ -116,15 +116,15 @@ class Lan:
 def limited(machines: Sequence[Machine], share: float) -> Iterator[None]:
     """Limit each machine's first process to ``share`` of one processor while the block runs, with
     control groups of version 1 or 2."""
-    old = (_CGROUPS / "cpu").is_dir()
-    root = _CGROUPS / "cpu" if old else _CGROUPS
+    is_version_1 = (_CGROUPS / "cpu").is_dir()
+    root = _CGROUPS / "cpu" if is_version_1 else _CGROUPS
     quota = round(share * _PERIOD)
     with contextlib.ExitStack() as stack:
         for machine in machines:
             group = root / machine.space
             group.mkdir()
             stack.callback(group.rmdir)
-            if old:
+            if is_version_1:
                 (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
                 (group / "cpu.cfs_quota_us").write_text(str(quota))
             else:

@@ -4,7 +4,7 @@ every request.
 A generator in Python would be the bottleneck for tiny requests. h2load does not read gRPC's
 trailers, so every run is verified by its number of bytes.
 
-Where the headers of real clients matter, programs that use them replace h2load. Their arguments are
+Where the headers of real clients matter, programs with gRPC libraries replace h2load. They take
 ADDRESS METHOD BODY_FILE RESPONSE_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each program prints a line
 when it has started, waits until it reads a line, sends COUNT requests at scheduled times on each
 connection in turn, verifies the responses' sizes, and writes a log in h2load's format."""
@@ -25,7 +25,7 @@ from .proc import cpu
 PERCENTILES = (0, 10, 25, 50, 75, 90, 95, 99, 99.5, 100)
 _RUN_SECONDS = 300
 SETTLE_SECONDS = 0.25
-"""Seconds in which connections are opened before a paced run."""
+"""Seconds at the start of a paced run in which connections are opened."""
 _MAX_CONCURRENT = 100
 """The maximum number of concurrent requests in an open loop."""
 
@@ -40,7 +40,7 @@ class Request:
     response_size: int
     grpc: bool = False
     max_extra_bytes: int = 0
-    """The number of bytes by which a response may be longer, because it contains a number."""
+    """The number of bytes by which a response may be longer, because it contains a varint."""
 
     @cached_property
     def digest(self) -> str:

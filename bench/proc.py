@@ -14,7 +14,7 @@ _PEAK_IS_NOW = "5"
 
 def cpu(session: int) -> float:
     """Return the microseconds of CPU of a session's processes so far, or 0 for session 0. Clocks
-    are read instead of stat files, because these count only hundredths of a second."""
+    are read instead of stat files, which count only hundredths of a second."""
     return sum(process_cpu(pid) for pid in _members(session))
 
 
@@ -39,11 +39,11 @@ def resident(pid: int) -> int:
 
 
 def _status(pid: int, field: str) -> int:
-    found = re.search(
+    match = re.search(
         rf"^{field}:\s+(\d+) kB$", (_PROC / str(pid) / "status").read_text(), re.MULTILINE
     )
-    assert found, field
-    return int(found[1]) * 1024
+    assert match, field
+    return int(match[1]) * 1024
 
 
 def _members(session: int) -> Iterator[int]:

@@ -70,8 +70,8 @@ def blocks(bench: Bench) -> dict[str, str]:
 
 
 def filled(text: str, texts: dict[str, str]) -> str:
-    """Replace the text between ``<!-- bench: NAME -->`` and ``<!-- /bench -->``. Raises ValueError
-    for a block without an end."""
+    """Return ``text`` with ``texts`` between the lines ``<!-- bench: NAME -->`` and
+    ``<!-- /bench -->``. Raises ValueError for a block without an end."""
     for name, block in texts.items():
         begin, end = f"<!-- bench: {name} -->", "<!-- /bench -->"
         if begin in text:
@@ -116,7 +116,7 @@ def page(bench: Bench) -> str:
 
 
 def plots(bench: Bench) -> Iterator[tuple[str, str]]:
-    """Return the plots as file names and SVG documents."""
+    """Yield the plots as file names and SVG documents."""
     sizes = {"binary REST → gRPC": names.BINARY_SIZES, "gRPC → gRPC": names.GRPC_SIZES}
     if bench.curve(names.GRPC_SIZES):
         yield "cost-by-size.svg", _by_size(bench, sizes, "CPU per request by size", proxy_cpu, "µs")
@@ -128,11 +128,11 @@ def plots(bench: Bench) -> Iterator[tuple[str, str]]:
         routes = {"JSON → gRPC": names.JSON_ROUTES, "gRPC → gRPC": names.GRPC_ROUTES}
         lines = _lines(bench, routes, proxy_cpu)
         counts = [result.at for result in bench.curve(names.GRPC_ROUTES)]
-        across = replace(svg.decades(counts, lambda n: f"{n:,.0f}"), title="routes")
-        up = replace(svg.from_zero([y for line in lines for _, y in line.points]), title="µs")
+        x_axis = replace(svg.decades(counts, lambda n: f"{n:,.0f}"), title="routes")
+        y_axis = replace(svg.from_zero([y for line in lines for _, y in line.points]), title="µs")
         yield (
             "cost-by-routes.svg",
-            svg.chart("CPU per tiny request by number of routes", across, up, lines),
+            svg.chart("CPU per tiny request by number of routes", x_axis, y_axis, lines),
         )
 
 
@@ -145,10 +145,10 @@ def format_size(size: int) -> str:
 def _by_size(bench: Bench, curves: dict[str, str], title: str, metric: Metric, unit: str) -> str:
     lines = _lines(bench, curves, metric)
     sizes = [result.at for result in bench.curve(names.GRPC_SIZES)]
-    across = svg.Axis("payload", [(size, format_size(size)) for size in sizes], math.log10)
+    x_axis = svg.Axis("payload", [(size, format_size(size)) for size in sizes], math.log10)
     values = [y for line in lines for _, y in line.points]
-    up = replace(svg.decades(values, lambda n: f"{n:,g}"), title=unit)
-    return svg.chart(title, across, up, lines)
+    y_axis = replace(svg.decades(values, lambda n: f"{n:,g}"), title=unit)
+    return svg.chart(title, x_axis, y_axis, lines)
 
 
 def _lines(bench: Bench, curves: dict[str, str], metric: Metric) -> list[svg.Line]:
@@ -172,20 +172,20 @@ def _latency(result: Result) -> str:
             for i, each in enumerate(_PLOTTED_PERCENTILES)
         ]
         lines.append(svg.Line(runs.name, points, _COLORS.get(runs.variant, _OTHER)))
-    across = svg.Axis(
+    x_axis = svg.Axis(
         "percentile of requests",
         [(each, f"{each:g}") for each in _PLOTTED_PERCENTILES if each not in (10, 25, 95)],
         lambda percent: -math.log10(1 - percent / 100),
     )
-    up = replace(svg.from_zero([y for line in lines for _, y in line.points]), title="ms")
-    return svg.chart(f"Latency, {result.name}", across, up, lines)
+    y_axis = replace(svg.from_zero([y for line in lines for _, y in line.points]), title="ms")
+    return svg.chart(f"Latency, {result.name}", x_axis, y_axis, lines)
 
 
-def _curves(bench: Bench, curves: Sequence[str], what: str) -> Iterator[str]:
-    format_value = format_size if what == "payload" else "{:,}".format
+def _curves(bench: Bench, curves: Sequence[str], axis: str) -> Iterator[str]:
+    format_value = format_size if axis == "payload" else "{:,}".format
     for name in curves:
         yield f"{name}:"
-        yield report.curve(bench.curve(name), what, format_value)
+        yield report.curve(bench.curve(name), axis, format_value)
 
 
 def _plot(name: str) -> str:

@@ -3,7 +3,7 @@ with 1 GB/s of tensors, and measures how late the event loop is meanwhile.
 
 The exchanges come from the same process, so the event loop, the recorder's thread and this program
 share one interpreter, as in a gateway. Each load is run without and with the recorder, alternately.
-The delay is that of a timer that fires every millisecond."""
+The delay is measured with a timer that fires every millisecond."""
 
 import argparse
 import asyncio
@@ -36,7 +36,7 @@ GIB = 1024 * MIB
 
 
 def small(number: int) -> Exchange:
-    """An inference of 64 floats and 10 scores."""
+    """Return an inference with 64 floats and 10 scores."""
     image = Tensor("image", Datatype.FP32, (1, 64), np.full(64, number, "f4").tobytes())
     scores = Tensor("scores", Datatype.FP32, (1, 10), bytes(40))
     request = InferRequest("digits", "", str(number), {"priority": 1}, (image,))
@@ -44,12 +44,12 @@ def small(number: int) -> Exchange:
     return Exchange(request, outcome, "v2-grpc", "digits", "triton", f"id-{number}", {}, 1e9)
 
 
-def large(sizes: int) -> Callable[[int], Exchange]:
-    """Inferences with ``sizes`` bytes of normally distributed floats, which hardly compress."""
+def large(size: int) -> Callable[[int], Exchange]:
+    """Return a maker of inferences with ``size`` bytes of random floats, which hardly compress."""
     # All inferences use the same memory, because filling new memory would itself delay the event
     # loop.
-    data = np.random.default_rng(1).normal(size=sizes // 4).astype("f4").tobytes()
-    tensor = Tensor("image", Datatype.FP32, (sizes // 4,), data)
+    data = np.random.default_rng(1).normal(size=size // 4).astype("f4").tobytes()
+    tensor = Tensor("image", Datatype.FP32, (size // 4,), data)
 
     def make(number: int) -> Exchange:
         return Exchange(InferRequest("m", "", str(number), {}, (tensor,)), Outcome())
@@ -58,7 +58,7 @@ def large(sizes: int) -> Callable[[int], Exchange]:
 
 
 class Load:
-    """A load in a fresh folder. ``rate`` is in inferences a second."""
+    """A load of ``rate`` inferences a second, which are recorded in ``folder``."""
 
     def __init__(self, folder: Path, make: Callable[[int], Exchange], rate: float) -> None:
         self.folder, self.make, self.rate = folder, make, rate

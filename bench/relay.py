@@ -1,9 +1,9 @@
 """A relay without any features. Its cost is the floor in the tables: no gateway in Python can be
 cheaper.
 
-It moves requests from many connections to one connection, and responses back, on the event loop and
-sockets that infergate uses. For gRPC, it only changes stream identifiers. For JSON, it also
-converts the tensor's numbers. Its windows are too large to need updates.
+It moves requests from many connections to one connection, and responses back, with infergate's
+event loop and sockets. For gRPC, it only changes stream identifiers. For JSON, it also converts the
+tensor's numbers. Its windows are so large that they need no updates.
 
 python -m bench.relay PORT SERVER_PORT [MESSAGE_FILE]    (with a ModelInferRequest, clients send
 the same tensor as JSON over HTTP/1.1)
@@ -115,7 +115,7 @@ class _JsonClient(asyncio.Protocol):
         size = len(request.raw_input_contents[0])
         self.before = b"\x00" + struct.pack(">I", len(message)) + message[:-size]
         self.unread, self.raw = b"", slice(-size, None)
-        self.answer = {"model_name": request.model_name, "model_version": "1"}
+        self.model = {"model_name": request.model_name, "model_version": "1"}
         self.output = {"name": "OUTPUT0", "datatype": "FP32", "shape": [*request.inputs[0].shape]}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -131,7 +131,7 @@ class _JsonClient(asyncio.Protocol):
 
     def respond(self, _stream: int, message: bytes) -> None:
         data = array.array("f", message[self.raw]).tolist()
-        body = orjson.dumps({**self.answer, "outputs": [{**self.output, "data": data}]})
+        body = orjson.dumps({**self.model, "outputs": [{**self.output, "data": data}]})
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         self.transport.write(head % len(body) + body)
 

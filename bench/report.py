@@ -15,7 +15,7 @@ from .results import (
     speed,
 )
 from .stages import STAGES
-from .targets import noise, of_latency, rows
+from .targets import envoy_latency, noise, rows
 
 _HOW_TO_READ = (
     "Results are the median [minimum..maximum] over the rounds; a ratio compares measurements of "
@@ -30,29 +30,28 @@ def targets(bench: Bench) -> str:
     variants = bench.variants
     lines = [["workload", "compared with", "required", "target", "floor", *variants]]
     for row in rows(bench):
-        line = [row.work, row.beside, row.bound.format_value(row.bound.must)]
-        line += [row.bound.format_value(row.bound.aim), str(row.floor or "")]
-        for found in map(row.found.get, variants):
-            line.append(f"{found}: {row.bound.judged(found)}" if found else "-")
+        line = [row.work, row.baseline, row.bound.format_value(row.bound.required)]
+        line += [row.bound.format_value(row.bound.desired), str(row.floor or "")]
+        for spread in map(row.results.get, variants):
+            line.append(f"{spread}: {row.bound.judged(spread)}" if spread else "-")
         lines.append(line)
-    text = " ".join(filter(None, (_HOW_TO_READ, of_latency(bench))))
+    text = " ".join(filter(None, (_HOW_TO_READ, envoy_latency(bench))))
     return "\n\n".join([_table(lines), text, *(f"- {note}" for note in bench.notes)])
 
 
 def machine(bench: Bench) -> str:
     """Return the noise of the machine."""
-    found = noise(bench)
-    if not found:
+    spreads = noise(bench)
+    if not spreads:
         return ""
-    figures = next(iter(found.values()))
-    lines = [["Envoy compared with itself, in alternating rounds", *figures]]
-    lines += [[name, *map(_or_none, each.values())] for name, each in found.items()]
+    columns = next(iter(spreads.values()))
+    lines = [["Envoy compared with itself, in alternating rounds", *columns]]
+    lines += [[name, *map(_format, each.values())] for name, each in spreads.items()]
     return _table(lines)
 
 
 def details(bench: Bench) -> str:
-    """Return every comparison that is not a curve, with medians and with infergate's ratios to the
-    peer."""
+    """Return every comparison that is not a curve, with medians, and with ratios to the peer."""
     header = (
         "compared", "contender", "requests/s", "p50 ms", "p99 ms", "proxy CPU µs", "all CPU µs",
         "requests/s ratio", "p50 ratio", "p99 ratio", "CPU ratio",
@@ -67,18 +66,18 @@ def details(bench: Bench) -> str:
 def peaks(bench: Bench) -> str:
     """Return the peak memory of each pair of protocols, as a ratio to the tensor's size."""
     pairs = dict.fromkeys(peak.pair for peak in bench.peaks)
-    found = {(peak.pair, peak.variant): peak.ratio for peak in bench.peaks}
+    by_pair = {(peak.pair, peak.variant): peak.ratio for peak in bench.peaks}
     variants = list(dict.fromkeys(peak.variant for peak in bench.peaks))
     lines = [["one tensor of 256 MiB", *variants]]
-    lines += [[pair, *(f"{found[pair, variant]:.2f}" for variant in variants)] for pair in pairs]
+    lines += [[pair, *(f"{by_pair[pair, variant]:.2f}" for variant in variants)] for pair in pairs]
     return _table(lines)
 
 
-def curve(results: Sequence[Result], what: str, format_value: Callable[[int], str]) -> str:
+def curve(results: Sequence[Result], axis: str, format_value: Callable[[int], str]) -> str:
     """Return CPU and time per request, for each value of the varied parameter."""
     variants = list(results[0].ours) if results else []
     lines = [
-        [what, *(f"{variant}: {each}" for variant in variants for each in ("CPU µs", "p50 ms"))]
+        [axis, *(f"{variant}: {each}" for variant in variants for each in ("CPU µs", "p50 ms"))]
     ]
     for result in results:
         line = [format_value(result.at)]
@@ -108,7 +107,7 @@ def _compared(result: Result) -> list[list[str]]:
     lines = []
     for runs in result.contenders:
         is_compared = peer is not None and runs is not peer
-        against = map(_or_none, ratios(runs, peer).values()) if is_compared else [""] * 4
+        against = map(_format, ratios(runs, peer).values()) if is_compared else [""] * 4
         name = result.name if runs is result.contenders[0] else ""
         lines.append([name, runs.name, *_cells(runs), *against])
     return lines
@@ -125,8 +124,8 @@ def _cells(runs: Runs) -> list[str]:
     ]
 
 
-def _or_none(found: Spread | None) -> str:
-    return str(found) if found else "-"
+def _format(spread: Spread | None) -> str:
+    return str(spread) if spread else "-"
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:

@@ -103,10 +103,10 @@ class InferenceCase:
             "outputs": [{"name": "OUTPUT0", **metadata}],
         }
 
-    def _http_response(self, tensor: dict[str, object], raw: bytes, kind: str) -> bytes:
+    def _http_response(self, tensor: dict[str, object], raw: bytes, content_type: str) -> bytes:
         metadata = {"model_name": self.model, "model_version": "1", "outputs": [tensor]}
         text = json.dumps(metadata).encode()
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n"
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n"
         if raw:
             head += f"{_LENGTH_HEADER}: {len(text)}\r\n"
         head += f"content-length: {len(text) + len(raw)}\r\n\r\n"
@@ -182,7 +182,7 @@ def rows_request(case: InferenceCase, address: str) -> Request:
 def legacy_grpc_request(case: InferenceCase, address: str) -> Request:
     """Return an Infer call of the legacy gRPC API at ``address``, whose response has been
     verified."""
-    # the request number in a response has at most this many bytes
+    # A response contains a request number of variable length.
     return _codec_call(LEGACY_GRPC.create({}), case, address, max_extra_bytes=MAX_VARINT_BYTES)
 
 

@@ -33,8 +33,8 @@ class Spread:
 
 def spread(values: Iterable[float]) -> Spread:
     """Return the spread of at least one value."""
-    found = list(values)
-    return Spread(median(found), min(found), max(found))
+    numbers = list(values)
+    return Spread(median(numbers), min(numbers), max(numbers))
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Runs:
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. The first contender other than infergate is the peer. The others are the same
-    peer again, another peer, or another reference."""
+    """One comparison. The first contender other than infergate is the peer. Further contenders are
+    the same peer again, another peer, or another reference."""
 
     name: str
     contenders: tuple[Runs, ...]
@@ -110,8 +110,8 @@ class Bench:
     @property
     def variants(self) -> list[str]:
         """Return the variants that were measured."""
-        found = [variant for result in self.results for variant in result.ours]
-        return list(dict.fromkeys([*found, *self.idle, *(peak.variant for peak in self.peaks)]))
+        measured = [variant for result in self.results for variant in result.ours]
+        return list(dict.fromkeys([*measured, *self.idle, *(peak.variant for peak in self.peaks)]))
 
 
 def ratio(ours: Runs, theirs: Runs, metric: Metric) -> Spread | None:
@@ -136,8 +136,8 @@ def cpu_ratio(ours: Runs, theirs: Runs) -> Spread | None:
 def ratios(ours: Runs, theirs: Runs) -> dict[str, Spread | None]:
     """Return the ratios of all metrics, by the names of the metrics."""
     metrics = {"requests/s": speed, "p50": p50, "p99": p99}
-    found = {name: ratio(ours, theirs, metric) for name, metric in metrics.items()}
-    return {**found, "CPU per request": cpu_ratio(ours, theirs)}
+    spreads = {name: ratio(ours, theirs, metric) for name, metric in metrics.items()}
+    return {**spreads, "CPU per request": cpu_ratio(ours, theirs)}
 
 
 def as_json(bench: Bench) -> dict[str, Any]:

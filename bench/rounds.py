@@ -65,8 +65,8 @@ class Rounds:
         ]
 
     def _requests(self, comparison: Comparison, contender: Contender) -> int:
-        """Return how many requests take about the intended time. This trial also warms up the
-        contender."""
+        """Return the number of requests that take about ``seconds``. The trial runs also warm up
+        the contender."""
         pace, min_requests = comparison.pace, comparison.min_requests
         trial = max(pace.connections, min(_TRIAL_REQUESTS, min_requests), pace.rate // 2)
         run = load.run(contender, trial, pace, self.folder)

@@ -32,9 +32,8 @@ class Proxy:
 def routed(servers: Mapping[InferenceCase, str], *, unused: int = 0) -> dict[str, object]:
     """Return a configuration without listeners and engine. Each model has a route to its server's
     URL, or to the embedded models if the URL is empty. A protocol other than V2 precedes the URL
-    (``trtis-http+http://…``). Routes for ``unused`` more models come
-    first. The models of an echo server are declared, because it has no metadata.
-    """
+    (``trtis-http+http://…``). Routes for ``unused`` more models come first. The models of an echo
+    server are declared, because an echo server has no metadata."""
     return {
         "backends": {f"to-{case.model}": _backend(url) for case, url in servers.items()},
         "routes": [
@@ -125,8 +124,8 @@ def rest_proxy(binary: str, grpc: str) -> Iterator[Proxy]:
 
 @contextmanager
 def relay(server: str, folder: Path, message: bytes = b"") -> Iterator[Proxy]:
-    """Start a relay without features in front of the gRPC server. If there is an example
-    ``message``, its clients send JSON."""
+    """Start a relay without features in front of the gRPC server. With an example
+    ``message``, clients send JSON."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(1)

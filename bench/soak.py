@@ -1,6 +1,6 @@
 """``python -m bench.soak`` sends requests of every kind to a gateway while its servers fail and its
-configuration changes. About one client in a hundred is broken or an attacker. It reports every
-leak.
+configuration changes. About one request in a hundred is broken or an attack. The soak reports every
+leak and every failure that no outage explains.
 
 The gateway has every feature enabled (``soak_deployment``). Clients of every protocol verify each
 response (``soak_traffic``), and some clients attack (``soak_attackers``). Meanwhile, one server at
@@ -39,8 +39,8 @@ from .soak_verdict import (  # noqa: E402
     State,
     errors,
     features,
-    figure,
     largest,
+    metric_sum,
     problems,
     steady,
     table,
@@ -50,18 +50,17 @@ _CALM = 100.0
 """Seconds after which leftovers of the traffic must have disappeared."""
 _ROUNDS = 10
 _STEADY = 6
-"""The number of samples, taken once a second. This is longer than idle connections to servers are
-kept."""
+"""The number of samples, one a second. Idle connections to servers stay open for less time."""
 _EXPECTED_ERROR = "configuration rejected; the previous configuration stays active"
 """The log message that a soak provokes on purpose."""
 
 
 def _family(pid: int) -> list[int]:
-    found = [pid]
+    pids = [pid]
     with contextlib.suppress(FileNotFoundError):
         for each in children(pid):
-            found += _family(each)
-    return found
+            pids += _family(each)
+    return pids
 
 
 def _memory_and_descriptors(gateway: Infergate) -> tuple[int, int]:
@@ -79,10 +78,10 @@ def _state(gateway: Infergate) -> State:
     metrics = gateway.metrics()
     return State(
         *_memory_and_descriptors(gateway),
-        int(figure(metrics, "infergate_tasks")),
-        int(figure(metrics, "infergate_in_flight_requests")),
-        int(figure(metrics, "infergate_open_streams")),
-        int(figure(metrics, "infergate_config_generations")),
+        int(metric_sum(metrics, "infergate_tasks")),
+        int(metric_sum(metrics, "infergate_in_flight_requests")),
+        int(metric_sum(metrics, "infergate_open_streams")),
+        int(metric_sum(metrics, "infergate_config_generations")),
     )
 
 
@@ -108,10 +107,10 @@ async def _state_after_traffic(gateway: Infergate, before: State) -> State:
     """Return the state after all clients have left, or after a long timeout."""
     deadline = time.monotonic() + _CALM
     while True:
-        found = await asyncio.to_thread(_state, gateway)
-        is_calm = not problems("", before, (), found, "")
+        state = await asyncio.to_thread(_state, gateway)
+        is_calm = not problems("", before, (), state, "")
         if is_calm or time.monotonic() > deadline:
-            return found
+            return state
         await asyncio.sleep(0.5)
 
 
@@ -136,18 +135,18 @@ async def _soak(options: argparse.Namespace) -> int:
 async def _warm_up(front: SoakGateway, left: SoakServer, callers: int) -> Counter[str]:
     """Make each kind of request once, so that objects that are created on first use exist. Repeat
     this for workers that received too few requests. Return the errors."""
-    found: Counter[str] = Counter()
+    unexplained: Counter[str] = Counter()
     for _ in range(_ROUNDS):
         first = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
         await first.request_everything(callers)
         await first.close()
-        found += first.counts.unexplained
+        unexplained += first.counts.unexplained
         if len(_family(front.gateway.pid)) >= front.processes:
             break
     last = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
     await last.make_every_attack()
     await last.close()
-    return found + last.counts.unexplained
+    return unexplained + last.counts.unexplained
 
 
 async def _run(
@@ -174,35 +173,35 @@ async def _run(
     lasted = time.monotonic() - began
     await traffic.close()
     traffic.counts.unexplained += unexplained
-    found = errors(traffic.counts)
+    findings = errors(traffic.counts)
     print(f"{lasted:.0f} s, engine {options.engine}, workers {options.workers}")
     for name, gateway in gateways.items():
         after = await _state_after_traffic(gateway, before[name])
         workers = options.workers if gateway is front.gateway else 1
-        reported = _unexpected_errors(gateway)
+        unexpected = _unexpected_errors(gateway)
         print(table(name, before[name], sizes[name], after))
-        found += problems(name, before[name], sizes[name], after, reported, workers=workers)
+        findings += problems(name, before[name], sizes[name], after, unexpected, workers=workers)
     print(features(front.gateway.metrics()))
     _print_counts(traffic.counts)
     _print_outages(outages)
-    for each in found:
+    for each in findings:
         print(f"FOUND: {each}")
-    return 1 if found else 0
+    return 1 if findings else 0
 
 
 def _print_counts(counts: Counts) -> None:
     for kind in ("good", "faults", "explained", "unexplained"):
-        reported = getattr(counts, kind)
-        print(f"{kind}: {reported.total()}")
-        for name, count in sorted(reported.items()):
+        counter = getattr(counts, kind)
+        print(f"{kind}: {counter.total()}")
+        for name, count in sorted(counter.items()):
             print(f"  {count:7} {name}")
 
 
 def _print_outages(outages: Outages) -> None:
     """Print the times of the outages by the clock of the log."""
-    ahead = time.time() - asyncio.get_running_loop().time()
+    offset = time.time() - asyncio.get_running_loop().time()
     for each in outages.all:
-        began = time.strftime("%H:%M:%S", time.gmtime(ahead + each.began))
+        began = time.strftime("%H:%M:%S", time.gmtime(offset + each.began))
         print(f"outage at {began} for {each.ended - each.began:.1f} s: {each.name}")
 
 

@@ -30,7 +30,7 @@ _UNREAD: Final = 30.0
 ``idle_body_time`` (see ``soak_deployment``), because the bytes that the system accepted count as
 read when the first period ends."""
 _POLL: Final = 0.2
-"""Seconds between two looks at the connection's state."""
+"""Seconds between two checks of the connection's state."""
 _ESTABLISHED: Final = "01"
 """The state in ``/proc/net/tcp`` of a connection that neither end has closed."""
 _MIB: Final = 1 << 20
@@ -45,7 +45,7 @@ _UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISS
 class Attack:
     """Send ``data`` to the ``listener`` with ``clients`` clients. ``library`` has further outcomes
     that are expected if grpcio is the server (engine compat). ``is_large`` means that the data
-    inflates to many bytes or requests many bytes."""
+    inflates to many bytes, or that its response is large."""
 
     listener: str
     data: Callable[[], bytes]
@@ -59,7 +59,7 @@ class Attack:
     async def outcomes(self, target: Target) -> set[str]:
         exchange = _rpc if self.listener == "grpc" else _http
         exchanges = (exchange(target, self) for _ in range(self.clients))
-        return {each for found in await asyncio.gather(*exchanges) for each in found}
+        return {each for outcomes in await asyncio.gather(*exchanges) for each in outcomes}
 
 
 # ---- over HTTP
@@ -112,12 +112,12 @@ def _many_dims(key: str) -> bytes:
     return _post("/api/infer/identity", bytes(4), NV_InferRequest=header, Authorization=key)
 
 
-def _named(path: str) -> bytes:
+def _with_model(path: str) -> bytes:
     return _post(f"/v2/models/{path}/infer", b'{"inputs":[]}')
 
 
-def _traced() -> bytes:
-    """Return a request for whose headers a server might close a connection that clients share."""
+def _with_long_headers() -> bytes:
+    """Return a request whose long headers might make a server close a shared connection."""
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
     )
@@ -160,10 +160,10 @@ async def _answer(reader: asyncio.StreamReader, unread: asyncio.StreamWriter | N
             if name.lower() == b"content-length":
                 length = int(value)
         while length:
-            got = await reader.read(min(length, _MIB))
-            if not got:
+            received = await reader.read(min(length, _MIB))
+            if not received:
                 raise asyncio.IncompleteReadError(b"", length)
-            length -= len(got)
+            length -= len(received)
         return status[1].decode() if len(status) > 1 else "cut off"
 
 
@@ -207,22 +207,22 @@ def _field(number: int, data: bytes) -> bytes:
     return bytes(written) + data
 
 
-def _inferring(message: bytes, key: str = KEY, *, zipped: bool = True) -> bytes:
+def _infer_call(message: bytes, key: str = KEY, *, zipped: bool = True) -> bytes:
     data = gzip.compress(message) if zipped else message
     return call_headers(1, INFER, key, zipped=zipped) + _message(1, data, zipped=zipped)
 
 
 def _tiny_fields(model: bytes, number: int, key: str) -> bytes:
-    return _inferring(_field(1, model) + _field(number, b"") * 20_000_000, key)
+    return _infer_call(_field(1, model) + _field(number, b"") * 20_000_000, key)
 
 
 def _raw_texts() -> bytes:
     tensor = _field(1, b"INPUT0") + _field(2, b"BYTES") + b"\x1a\x03\x80\x80\x40"
-    return _inferring(_field(1, b"identity") + _field(5, tensor) + _field(7, bytes(4 * _MIB)))
+    return _infer_call(_field(1, b"identity") + _field(5, tensor) + _field(7, bytes(4 * _MIB)))
 
 
-def _named_rpc(name: bytes) -> bytes:
-    return _inferring(_field(1, name), zipped=False)
+def _rpc_with_model(name: bytes) -> bytes:
+    return _infer_call(_field(1, name), zipped=False)
 
 
 def _live(stream: int) -> bytes:
@@ -230,7 +230,7 @@ def _live(stream: int) -> bytes:
 
 
 def _after_reset() -> bytes:
-    """Return an attack during which a stream of another client of the same proxy is open."""
+    """Return frames of a proxy: one client's stream is open while another client attacks."""
     late = frames.frame(frames.DATA, 0, 3, b"x" * 100)
     reset = frames.reset(3, frames.Code.CANCEL)
     opened = call_headers(1, _LIVE, KEY) + call_headers(3, INFER, KEY)
@@ -252,13 +252,13 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
     host, _, port = target.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=target.tls)
     data = attack.data()
-    found: dict[int, str] = {}
+    outcomes: dict[int, str] = {}
     expected_streams = _streams(data)
     blocks = HeaderBlockDecoder(_MIB)
     try:
         writer.write(frames.PREFACE + _WIDE + data)
         async with asyncio.timeout(_PATIENCE):
-            while expected_streams - found.keys():
+            while expected_streams - outcomes.keys():
                 first, flags, stream = frames.FRAME_HEADER.unpack(
                     await reader.readexactly(frames.FRAME_HEADER_SIZE)
                 )
@@ -267,33 +267,33 @@ async def _rpc(target: Target, attack: Attack) -> list[str]:
                     case frames.HEADERS:
                         status = dict(blocks.decode(payload).pairs).get("grpc-status")
                         if status is not None:
-                            found[stream] = _CODES.get(status, status)
+                            outcomes[stream] = _CODES.get(status, status)
                     case frames.RST_STREAM if stream in expected_streams:
-                        found.setdefault(stream, f"RST {int.from_bytes(payload)}")
+                        outcomes.setdefault(stream, f"RST {int.from_bytes(payload)}")
                     case frames.GOAWAY:
-                        return [*found.values(), f"GOAWAY {int.from_bytes(payload[4:8])}"]
+                        return [*outcomes.values(), f"GOAWAY {int.from_bytes(payload[4:8])}"]
                     case frames.SETTINGS if not flags & frames.ACK:
                         writer.write(frames.SETTINGS_ACK)
     except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
-        return [*found.values(), "late" if isinstance(error, TimeoutError) else "cut off"]
+        return [*outcomes.values(), "late" if isinstance(error, TimeoutError) else "cut off"]
     else:
-        return list(found.values())
+        return list(outcomes.values())
     finally:
         writer.transport.abort()
 
 
 def _streams(data: bytes) -> set[int]:
     """Return the streams that ``data`` opens and does not reset. Only their outcomes count."""
-    found: set[int] = set()
+    streams: set[int] = set()
     at = 0
     while at < len(data):
         first, _, stream = frames.FRAME_HEADER.unpack_from(data, at)
         at += frames.FRAME_HEADER_SIZE + (first >> 8)
         if first & 0xFF == frames.HEADERS:
-            found.add(stream)
+            streams.add(stream)
         elif first & 0xFF == frames.RST_STREAM:
-            found.discard(stream)
-    return found
+            streams.discard(stream)
+    return streams
 
 
 def _any_of(*outcomes: str) -> frozenset[str]:
@@ -319,8 +319,8 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "gRPC: a million empty texts": _attack(
         "grpc", _REFUSED_RPC | {"OK"}, _raw_texts, is_large=True
     ),
-    "gRPC: a name of 60 KB": _attack("grpc", _REFUSED_RPC, _named_rpc, b"n" * 60_000),
-    "gRPC: a name with NUL": _attack("grpc", _REFUSED_RPC, _named_rpc, b"identity\0-mine"),
+    "gRPC: a name of 60 KB": _attack("grpc", _REFUSED_RPC, _rpc_with_model, b"n" * 60_000),
+    "gRPC: a name with NUL": _attack("grpc", _REFUSED_RPC, _rpc_with_model, b"identity\0-mine"),
     "gRPC: DATA after its own reset": _attack("grpc", _any_of("OK"), _after_reset),
     "gRPC: a flood of DATA after its own reset": _attack(
         "grpc", _any_of("GOAWAY 11"), _flood, library=_any_of("OK")
@@ -345,11 +345,11 @@ ATTACKS: Final[Mapping[str, Attack]] = {
         "http", _any_of("400", "401", "403", "413", "431"), _many_dims, ""
     ),
     "HTTP: a name with dot segments": _attack(
-        "http", _any_of("400"), _named, "pub-x%2f..%2fsecret"
+        "http", _any_of("400"), _with_model, "pub-x%2f..%2fsecret"
     ),
-    "HTTP: a name with NUL": _attack("http", _any_of("400"), _named, "simple%00-mine"),
-    "HTTP: a path of 60 KB": _attack("http", _any_of("400", "414"), _named, "n" * 60_000),
+    "HTTP: a name with NUL": _attack("http", _any_of("400"), _with_model, "simple%00-mine"),
+    "HTTP: a path of 60 KB": _attack("http", _any_of("400", "414"), _with_model, "n" * 60_000),
     "HTTP: headers of traces of 9 KB": _attack(
-        "http", _any_of("200", "400", "431"), _traced, reaches_server=True
+        "http", _any_of("200", "400", "431"), _with_long_headers, reaches_server=True
     ),
 }

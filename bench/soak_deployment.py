@@ -3,7 +3,7 @@ One of the servers may be stopped and restarted.
 
 *Listeners.* The gateway's HTTP listener uses TLS, and its gRPC listener does not. The servers' gRPC
 listeners use TLS, and their HTTP listeners do not. The servers are gateways with the embedded
-models. Each of these two transports is thus used with and without TLS."""
+models. HTTP and gRPC are thus each used with and without TLS."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ listeners:
   grpc: {{address: "127.0.0.1:{2}", tls: {tls}}}
   graphpipe:
     - {{address: "127.0.0.1:{3}", model: identity, framing: size-prefixed}}
-    - {{address: "127.0.0.1:{4}", model: identity, tls: {own}}}
+    - {{address: "127.0.0.1:{4}", model: identity, tls: {cert}}}
 backends: {{ours: {{protocol: builtin}}}}
 routes: [{{model: "*", backend: ours}}]
 reload: {{watch: false}}
@@ -55,7 +55,7 @@ reload: {{watch: false}}
 _GATEWAY_CONFIG: Final = """
 listeners:
   admin: {{address: "127.0.0.1:{0}"}}
-  http: {{address: "127.0.0.1:{1}", tls: {own}}}
+  http: {{address: "127.0.0.1:{1}", tls: {cert}}}
   grpc: {{address: "127.0.0.1:{2}"}}
   graphpipe: [{{address: "127.0.0.1:{3}", model: identity, framing: size-prefixed}}]
   additional: {{kserve-v1: {{address: "127.0.0.1:{4}", protocols: [kserve-v1]}}}}
@@ -150,19 +150,19 @@ class Listener:
 
 class Trust:
     """An authority and its certificates. ``server_auth`` and ``mutual_auth`` are settings of
-    clients. ``own``, ``mutual`` and ``upstream`` are ``tls`` sections of configurations."""
+    clients. ``server_tls``, ``mutual_tls`` and ``client_tls`` are sections of configurations."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
         server, client = authority.server(), authority.issue("gateway.example")
         self.server_auth: Final = ClientTls(authority.file)
         self.mutual_auth: Final = ClientTls(authority.file, None, client.certificate, client.key)
-        own = f"certificate: {server.certificate}, key: {server.key}"
-        self.own: Final = f"{{{own}}}"
-        self.mutual: Final = (
-            f"{{{own}, client_certificates: required, client_ca: {authority.file}}}"
+        pair = f"certificate: {server.certificate}, key: {server.key}"
+        self.server_tls: Final = f"{{{pair}}}"
+        self.mutual_tls: Final = (
+            f"{{{pair}, client_certificates: required, client_ca: {authority.file}}}"
         )
-        self.upstream: Final = (
+        self.client_tls: Final = (
             f"{{ca: {authority.file}, server_name: localhost, "
             f"certificate: {client.certificate}, key: {client.key}}}"
         )
@@ -201,7 +201,9 @@ class SoakServer:
 
     def _launch(self, folder: Path) -> Launch:
         ports = free_ports(5)
-        text = _SERVER_CONFIG.format(*ports, tls=self._trust.mutual, own=self._trust.own)
+        text = _SERVER_CONFIG.format(
+            *ports, tls=self._trust.mutual_tls, cert=self._trust.server_tls
+        )
         return _make_launch(self.name, folder, ports, text + _SETTINGS, self._engine)
 
     async def kill(self) -> None:
@@ -264,7 +266,7 @@ class SoakGateway:
         ports = free_ports(5)
         self._listeners = _GATEWAY_CONFIG.format(
             *ports,
-            own=self._trust.own,
+            cert=self._trust.server_tls,
             workers=self._workers,
             digest=digest_of(KEY).hex(),
         )
@@ -279,7 +281,7 @@ class SoakGateway:
             left=self._left,
             right=self._right,
             silent=f"127.0.0.1:{self._silent.getsockname()[1]}",
-            tls=self._trust.upstream,
+            tls=self._trust.client_tls,
             timeout=60 + self._number % 3,
         )
         limit = f"limits: {{tensors: {100 + self._number % 8 // 4}, "

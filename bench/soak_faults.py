@@ -17,9 +17,9 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _RESET = struct.pack("ii", 1, 0)
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
-"""The first bytes of a TLS client."""
+"""The first bytes of a TLS handshake."""
 _AWAY = 20.0
-"""Seconds until a peer notices that a machine has lost its power."""
+"""Seconds that a client that lost its power leaves its connection open."""
 
 # ---- clients ----------------------------------------------------------------------------------
 
@@ -82,8 +82,8 @@ FAULTS: Mapping[str, tuple[str, Callable[[str], bytes]]] = {
     "handshake that breaks off": ("plain", lambda _: _HELLO),
     "garbage instead of a handshake": ("plain", lambda _: random.randbytes(500)),
 }  # fmt: skip
-"""The bytes that a client with a key sends to a kind of listener. ``plain`` means bytes without TLS
-to a TLS listener."""
+"""The kind of listener, and the bytes that a client with a key sends. ``plain`` means bytes without
+TLS to a TLS listener."""
 
 
 async def break_off(target: Target, data: bytes) -> None:
@@ -100,8 +100,8 @@ async def break_off(target: Target, data: bytes) -> None:
             async with asyncio.timeout(random.choice((0, 0, 0.05, 0.05, 3, _AWAY))):
                 await reader.read(10_000)
         if random.random() < 0.5:
-            created = writer.get_extra_info("socket")
-            created.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
     finally:
         writer.close()
@@ -111,7 +111,7 @@ async def break_off(target: Target, data: bytes) -> None:
 
 
 class Proxy:
-    """A port of this process, which forwards connections to ``target`` while it is open."""
+    """A proxy in this process, which forwards connections to ``target`` while it is open."""
 
     def __init__(self) -> None:
         self.target = ""
@@ -145,7 +145,7 @@ class Proxy:
             each.transport.abort()
 
     def garble(self) -> None:
-        """Send bytes that are not a response to all clients, and close their connections."""
+        """Send random bytes to all clients, and close their connections."""
         for each in tuple(self._clients):
             each.write(random.randbytes(300))
             each.close()
@@ -155,7 +155,7 @@ class Proxy:
         self._flowing.clear()
 
     def flow(self) -> None:
-        """Forward the bytes that wait, and all later bytes."""
+        """Forward delayed and later bytes."""
         self._flowing.set()
 
     def close(self) -> None:
@@ -184,9 +184,9 @@ class Proxy:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while reported := await reader.read(256 * 1024):
+            while data := await reader.read(256 * 1024):
                 await self._flowing.wait()
-                writer.write(reported)
+                writer.write(data)
                 await writer.drain()
         with contextlib.suppress(OSError, RuntimeError):
             writer.close()

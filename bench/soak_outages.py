@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from .soak_deployment import SoakGateway, SoakServer
-from .soak_verdict import Counts, Outage, Outages, figure
+from .soak_verdict import Counts, Outage, Outages, metric_sum
 
 _RECOVERY: Final = 100.0
 """Seconds within which a server must recover. A busy machine may need much longer than the usual
@@ -52,14 +52,14 @@ class Disturbances:
             ("ended and started", self._restart),
             ("refusing", _refuse),
         )
-        for name, make in itertools.cycle(kinds):
+        for name, cause in itertools.cycle(kinds):
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
             if time.monotonic() > until:
                 return
             server = self._right
-            if make in (_cut, _hang, _garble, _refuse):
+            if cause in (_cut, _hang, _garble, _refuse):
                 server = random.choice((self._left, self._right))
-            await self._outage(f"{server.name} {name}", make(server))
+            await self._outage(f"{server.name} {name}", cause(server))
 
     async def _outage(self, name: str, action: Awaitable[None]) -> None:
         self._counts.faults[name] += 1
@@ -78,8 +78,8 @@ class Disturbances:
             for line in self._front.gateway.metrics().splitlines()
             if line.startswith("infergate_endpoint_addresses{")
         ]
-        away = [name for name, _, count in addresses if float(count) and "available" not in name]
-        return bool(addresses) and not away
+        down = [name for name, _, count in addresses if float(count) and "available" not in name]
+        return bool(addresses) and not down
 
     async def _kill(self, server: SoakServer) -> None:
         await server.kill()
@@ -141,11 +141,11 @@ class Reloads:
             ("by SIGHUP", self._by_sighup),
             ("with a mistake", self._with_mistake),
         )
-        for name, make in itertools.cycle(kinds):
+        for name, reload in itertools.cycle(kinds):
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
             if time.monotonic() > until:
                 return
-            if await asyncio.to_thread(make):
+            if await asyncio.to_thread(reload):
                 self._counts.good[f"reload {name}"] += 1
             else:
                 self._counts.unexplained[f"reload {name}: the reload had no effect"] += 1
@@ -166,7 +166,7 @@ class Reloads:
 
     def _reloads(self) -> float:
         metrics = self._front.gateway.metrics()
-        return figure(metrics, "infergate_config_reloads_total", 'result="ok"')
+        return metric_sum(metrics, "infergate_config_reloads_total", 'result="ok"')
 
     def _with_mistake(self) -> bool:
         good = self._front.file.read_text()

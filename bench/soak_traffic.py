@@ -57,14 +57,14 @@ _CALM: Final = 60.0
 """Seconds without large attacks at the end of the soak. Freed memory is kept for less time."""
 _SIZES: Final = (1, 16, 1000, 40_000)
 """Numbers of elements. The JSON of the largest tensor is long enough for a helper process."""
-_LIKELY: Final = (35, 25, 20, 20)
+_SIZE_WEIGHTS: Final = (35, 25, 20, 20)
 _LIMITS: Final = replace(DEFAULT_LIMITS, connect_time=PATIENCE)
-_STREAMED: Final = 10
+_STREAM_LENGTH: Final = 10
 _MODELS: Final = ("identity", *(f"{each}.identity" for each in (*RETRIED, *ONCE)))
 _REPEATS: Final = ("repeat", "rpc.repeat")
 _SUMS: Final = ("rpc.accumulate", "rest.accumulate")
-_UNBOUND: Final = [each for each in CLIENT_KINDS if not each.is_framed]
-_SHARED: Final = [each for each in _UNBOUND if each.protocol not in WITHOUT_METADATA]
+_UNFRAMED: Final = [each for each in CLIENT_KINDS if not each.is_framed]
+_WITH_METADATA: Final = [each for each in _UNFRAMED if each.protocol not in WITHOUT_METADATA]
 _WITHOUT_SEQUENCES: Final = {"graphpipe", "tfs-grpc", "tfs-rest", *WITHOUT_METADATA}
 _SEQUENTIAL: Final = [each for each in CLIENT_KINDS if each.protocol not in _WITHOUT_SEQUENCES]
 _STREAMING: Final = [
@@ -72,7 +72,7 @@ _STREAMING: Final = [
 ]
 _BROKEN: Final = re.compile("Socket closed|Stream removed|reset by peer|failed to connect")
 """Matches grpc-core's text for a closed connection."""
-_IDENTITY: Final = re.compile("sequence [0-9]+")
+_SEQUENCE_ID: Final = re.compile("sequence [0-9]+")
 """Matches the parts of error texts that are removed when errors are grouped."""
 _CREDENTIALS: Final = {"authorization": f"Bearer {KEY}"}
 _EXPECTED_KINDS: Final = frozenset(
@@ -133,7 +133,7 @@ class Traffic:
         for kind in CLIENT_KINDS:
             models = itertools.islice(itertools.cycle(_MODELS), concurrency)
             await asyncio.gather(*(self._infer(kind, each, _SIZES[-1]) for each in models))
-        for kind in _SHARED:
+        for kind in _WITH_METADATA:
             await self._infer_directly(kind, _SIZES[-1])
         for _ in range(10):
             for each in (self._stream, self._responses, self._legacy_stream, self._sequence,
@@ -171,15 +171,15 @@ class Traffic:
     # ---- valid clients
 
     async def _inference(self) -> None:
-        size = random.choices(_SIZES, _LIKELY)[0]
+        size = random.choices(_SIZES, _SIZE_WEIGHTS)[0]
         await self._infer(random.choice(CLIENT_KINDS), random.choice(_MODELS), size)
 
     async def _bypass(self) -> None:
-        await self._infer_directly(random.choice(_SHARED), random.choice(_SIZES))
+        await self._infer_directly(random.choice(_WITH_METADATA), random.choice(_SIZES))
 
     async def _infer_directly(self, kind: ClientKind, size: int) -> None:
-        """Send a request directly to a server. Its listeners use TLS where those of the gateway do
-        not."""
+        """Send a request directly to a server. The server's listeners use TLS where the gateway's
+        listeners do not."""
         client = self._client(kind, "identity", self._left)
         exchange = _expect_identity(client, "identity", size)
         await self._record(f"{kind.name} → a server", "identity", exchange)
@@ -223,18 +223,18 @@ class Traffic:
         """Send one request that gets many responses."""
         kind, model = random.choice(_STREAMING), random.choice(_REPEATS)
         client = self._client(kind, model)
-        values = np.arange(_STREAMED, dtype=np.int32)
+        values = np.arange(_STREAM_LENGTH, dtype=np.int32)
         inputs = (
             tensor_from_array("IN", Datatype.INT32, values),
-            tensor_from_array("DELAY", Datatype.UINT32, np.full(_STREAMED, 2, np.uint32)),
+            tensor_from_array("DELAY", Datatype.UINT32, np.full(_STREAM_LENGTH, 2, np.uint32)),
         )
 
         async def exchange() -> None:
-            request, found = InferRequest(model, inputs=inputs), []
+            request, outputs = InferRequest(model, inputs=inputs), []
             async with aclosing(client.stream(request, _call(client))) as responses:
                 async for each in responses:
-                    found += [int(t.numpy().flat[0]) for t in each.outputs if t.name == "OUT"]
-            assert found == values.tolist(), f"{len(found)} responses of {_STREAMED}"
+                    outputs += [int(t.numpy().flat[0]) for t in each.outputs if t.name == "OUT"]
+            assert outputs == values.tolist(), f"{len(outputs)} responses of {_STREAM_LENGTH}"
 
         await self._record(f"{kind.name}, many responses → {model}", model, exchange())
 
@@ -274,7 +274,7 @@ class Traffic:
 
     def _streaming(self, method: str, message: bytes) -> Any:
         async def messages() -> AsyncIterator[bytes]:
-            for _ in range(_STREAMED):
+            for _ in range(_STREAM_LENGTH):
                 yield message
 
         return self._channel.stream_stream(method)(
@@ -289,9 +289,9 @@ class Traffic:
             if problem := error_in(response):
                 raise GatewayError(Kind.BACKEND_ERROR, problem)
             received += 1
-        assert received == _STREAMED, f"{received} responses of {_STREAMED}"
+        assert received == _STREAM_LENGTH, f"{received} responses of {_STREAM_LENGTH}"
 
-    # ---- mistaken and broken clients
+    # ---- clients that make mistakes, break off or attack
 
     async def _break_off(self) -> None:
         name = random.choice(list(FAULTS))
@@ -338,7 +338,7 @@ class Traffic:
     async def _invalid(self) -> None:
         """Send a request with a wrong key, an unknown model or a missing input. Each must get an
         error."""
-        kind = random.choice(_UNBOUND)
+        kind = random.choice(_UNFRAMED)
         incomplete = _identity("simple", 1)
         name, request, headers = random.choice(
             (
@@ -386,10 +386,10 @@ class Traffic:
     # ---- sending requests
 
     def _client(
-        self, kind: ClientKind, model: str, plain: Mapping[str, Listener] | None = None
+        self, kind: ClientKind, model: str, listeners: Mapping[str, Listener] | None = None
     ) -> RemoteBackend[Any, Any]:
         path = "" if kind.is_framed else model_path(kind.protocol, model)
-        listener = (plain or self._front)[_listener_of(kind)]
+        listener = (listeners or self._front)[_listener_of(kind)]
         key = kind.name, path, listener.address
         if key not in self._clients:
             self._clients[key] = _build_client(kind, listener, path)
@@ -467,8 +467,8 @@ def _is_gateway_fault(error: Exception) -> bool:
 
 def _description(error: Exception) -> str:
     if isinstance(error, GatewayError):
-        response = f"{error.kind.name}: {error.public} ({error.detail})"[:200]
-        return _IDENTITY.sub("sequence …", response)
+        text = f"{error.kind.name}: {error.public} ({error.detail})"[:200]
+        return _SEQUENCE_ID.sub("sequence …", text)
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"[:200]
     return repr(error)[:200]

@@ -118,7 +118,7 @@ def largest(states: Sequence[State]) -> State:
     )
 
 
-def problems(  # noqa: PLR0913 - the observations from the beginning to the end
+def problems(  # noqa: PLR0913 - all observations of a soak
     name: str,
     before: State,
     sizes: Sequence[Size],
@@ -130,47 +130,47 @@ def problems(  # noqa: PLR0913 - the observations from the beginning to the end
     """Return the problems of the gateway ``name`` with ``workers``. ``before`` and ``after`` are
     its states before the traffic and after all clients have left; ``sizes`` were sampled under the
     traffic."""
-    found = []
+    messages = []
     steepness = slope(sizes)
     if steepness > MAX_SLOPE * workers and growth(sizes) > MIN_GROWTH * workers:
-        found.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
+        messages.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
     if after.open_descriptors > before.open_descriptors + SLACK:
-        found.append(
+        messages.append(
             f"{name}: {before.open_descriptors} descriptors became {after.open_descriptors}"
         )
     if after.tasks > before.tasks + SLACK:
-        found.append(f"{name}: {before.tasks} tasks became {after.tasks}")
+        messages.append(f"{name}: {before.tasks} tasks became {after.tasks}")
     if after.requests or after.streams:
-        left = f"{after.requests} requests and {after.streams} streams"
-        found.append(f"{name}: {left} are counted, though all clients are gone")
+        remaining = f"{after.requests} requests and {after.streams} streams"
+        messages.append(f"{name}: {remaining} are still counted after all clients have left")
     if after.generations > 1:
-        found.append(f"{name}: {after.generations} configurations are active; expected one")
+        messages.append(f"{name}: {after.generations} configurations are active; expected one")
     if logged_bugs:
-        found.append(f"{name} logged bugs:\n{logged_bugs}")
-    return found
+        messages.append(f"{name} logged bugs:\n{logged_bugs}")
+    return messages
 
 
 def errors(counts: Counts) -> list[str]:
     """Return the errors that no outage explains, and a message if no request succeeded."""
-    found = [f"{count} times {words}" for words, count in counts.unexplained.most_common()]
+    messages = [f"{count} times {text}" for text, count in counts.unexplained.most_common()]
     if not counts.good:
-        found.append("no request succeeded")
-    return found
+        messages.append("no request succeeded")
+    return messages
 
 
-def figure(metrics: str, name: str, label: str = "") -> float:
+def metric_sum(metrics: str, name: str, label: str = "") -> float:
     """Return the sum of the samples of the metric ``name`` that contain ``label``. ``metrics`` is
     the text of a scrape."""
-    found = 0.0
+    total = 0.0
     for line in metrics.splitlines():
         sample, _, value = line.rpartition(" ")
         if sample.partition("{")[0] == name and label in sample:
-            found += float(value)
-    return found
+            total += float(value)
+    return total
 
 
 def course(sizes: Sequence[Size]) -> str:
-    """Return the memory at ten or more times of the run, in MiB."""
+    """Return samples of the memory over the whole run, in MiB."""
     tenth = max(1, len(sizes) // 10)
     return " ".join(f"{each.resident / MIB:.0f}" for each in sizes[::tenth])
 
@@ -178,21 +178,21 @@ def course(sizes: Sequence[Size]) -> str:
 def features(metrics: str) -> str:
     """Return the gateway's counters other than those of requests and responses, in one line."""
     counts = {
-        "retries": figure(metrics, "infergate_retries_total"),
-        "hedges": figure(metrics, "infergate_hedges_total"),
-        "fallbacks": figure(metrics, "infergate_fallbacks_total"),
-        "mirrored": figure(metrics, "infergate_mirrored_requests_total"),
-        "ejections": figure(metrics, "infergate_endpoint_ejections_total"),
-        "access rejections": figure(metrics, "infergate_access_refused_total"),
-        "connections refused": figure(metrics, "infergate_refused_connections_total"),
-        "reloads": figure(metrics, "infergate_config_reloads_total", 'result="ok"'),
-        "reloads refused": figure(metrics, "infergate_config_reloads_total", 'result="failed"'),
+        "retries": metric_sum(metrics, "infergate_retries_total"),
+        "hedges": metric_sum(metrics, "infergate_hedges_total"),
+        "fallbacks": metric_sum(metrics, "infergate_fallbacks_total"),
+        "mirrored": metric_sum(metrics, "infergate_mirrored_requests_total"),
+        "ejections": metric_sum(metrics, "infergate_endpoint_ejections_total"),
+        "access rejections": metric_sum(metrics, "infergate_access_refused_total"),
+        "connections refused": metric_sum(metrics, "infergate_refused_connections_total"),
+        "reloads": metric_sum(metrics, "infergate_config_reloads_total", 'result="ok"'),
+        "reloads refused": metric_sum(metrics, "infergate_config_reloads_total", 'result="failed"'),
     }
     return "; ".join(f"{name} {count:.0f}" for name, count in counts.items())
 
 
 def table(name: str, before: State, sizes: Sequence[Size], after: State) -> str:
-    """Return the figures of a process in one line."""
+    """Return the measurements of the gateway ``name`` in one line."""
     peak = max((each.resident for each in (*sizes, after)), default=0)
     return (
         f"{name}: RSS {before.resident / MIB:.0f} → {after.resident / MIB:.0f} MiB "

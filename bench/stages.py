@@ -1,12 +1,12 @@
-"""Measures the CPU of a request by stage. py-spy samples a gateway under load, and each sample
-belongs to a stage by its module.
+"""Measures the CPU of a request by stage. py-spy samples a gateway under load, and the module
+of a sample determines its stage.
 
 CPU per request is read from /proc without the sampler. The samples only give its distribution over
 the gateway's first thread, which runs infergate's Python code. Other threads write the access log,
 or belong to the gRPC library. Helper processes are not sampled: each sample wakes an idle process,
 and py-spy often counts it as busy. A sample belongs to the innermost frame whose module has a
 stage. Shared modules (``core``, HTTP/2) therefore count for their caller, and a codec counts for
-the function by which it was called.
+the codec method that was called.
 """
 
 import math
@@ -72,8 +72,8 @@ _MODULES = {
 }
 """Stages by the prefix of a module's path in the package. The first match counts."""
 _EITHER_SIDE = ("transport/http2/", "transport/grpc/")
-"""Modules that both sides share. A call for a listener always has an outer frame of the listener's
-side."""
+"""Modules for connections of clients and of backends. A call for a listener always has an outer
+frame of a listener's module."""
 _CONTRACT = {
     "summarize": REQUEST_IN, "request_text_bytes": REQUEST_IN, "parse_request": REQUEST_IN,
     "complete": REQUEST_IN, "validate": REQUEST_IN, "sequence_of": REQUEST_IN,
@@ -107,7 +107,7 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
         samples = folded(sampling.result())
     if samples.total() < _MIN_SAMPLES:
         raise LoadError(f"{contender.name}: py-spy found only {samples.total()} samples")
-    stages = {stage: in_thread * found / samples.total() for stage, found in samples.items()}
+    stages = {stage: in_thread * count / samples.total() for stage, count in samples.items()}
     stages[HELPERS] = stages.get(HELPERS, 0.0) + in_all - in_gateway
     return Account("", contender.variant, {**stages, OTHERS: max(0.0, in_gateway - in_thread)})
 
@@ -133,18 +133,18 @@ def _sample(pid: int, seconds: float, folder: Path) -> Sequence[str]:
         text=True,
     )  # fmt: skip
     if done.returncode or not path.exists():
-        raise LoadError(f"py-spy said:\n{done.stdout}{done.stderr}")
+        raise LoadError(f"py-spy failed:\n{done.stdout}{done.stderr}")
     return path.read_text().splitlines()
 
 
 def folded(stacks: Iterable[str]) -> Counter[str]:
     """Return the samples of the main thread by stage."""
-    found: Counter[str] = Counter()
+    samples: Counter[str] = Counter()
     for line in stacks:
         stack, _, count = line.rpartition(" ")
         if _MAIN_THREAD.match(stack):
-            found[stage_of(stack.split(";"))] += int(count)
-    return found
+            samples[stage_of(stack.split(";"))] += int(count)
+    return samples
 
 
 def stage_of(frames: Sequence[str]) -> str:

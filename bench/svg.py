@@ -36,7 +36,7 @@ class Axis:
     scale: Callable[[float], float] = float
 
     def position(self, value: float) -> float:
-        """Return 0 at the first tick and 1 at the last tick."""
+        """Return the position of ``value``, from 0 at the first tick to 1 at the last tick."""
         first, last = self.scale(self.ticks[0][0]), self.scale(self.ticks[-1][0])
         return (self.scale(value) - first) / (last - first)
 
@@ -79,31 +79,31 @@ def chart(title: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line]) -> str:
         return round(HEIGHT - _BOTTOM - y_axis.position(value) * (HEIGHT - _TOP - _BOTTOM), 1)
 
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
-    drawn = [
+    elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
         f"<title>{escape(title)}</title>",
         f"<style>\n{_STYLE}\n</style>",
         f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
     ]
     for value, name in x_axis.ticks:
-        drawn.append(f'<path class="grid" d="M{x(value)} {_TOP}V{bottom}"/>')
-        drawn.append(_text(name, x(value), bottom + 18, "tick"))
+        elements.append(f'<path class="grid" d="M{x(value)} {_TOP}V{bottom}"/>')
+        elements.append(_text(name, x(value), bottom + 18, "tick"))
     for value, name in y_axis.ticks:
-        drawn.append(f'<path class="grid" d="M{_LEFT} {y(value)}H{right}"/>')
-        drawn.append(_text(name, _LEFT - 8, y(value) + 4, "left"))
-    drawn.append(_text(x_axis.title, (_LEFT + right) / 2, HEIGHT - 10, "tick"))
-    drawn.append(_text(y_axis.title, _LEFT, _TOP - 6, ""))
+        elements.append(f'<path class="grid" d="M{_LEFT} {y(value)}H{right}"/>')
+        elements.append(_text(name, _LEFT - 8, y(value) + 4, "left"))
+    elements.append(_text(x_axis.title, (_LEFT + right) / 2, HEIGHT - 10, "tick"))
+    elements.append(_text(y_axis.title, _LEFT, _TOP - 6, ""))
     for line in lines:
         color = f"c{line.color % _COLORS}"
         track = "L".join(f"{x(a)} {y(b)}" for a, b in line.points)
-        drawn.append(f'<path class="{color}{" dashed" if line.dashed else ""}" d="M{track}"/>')
-        drawn += [
+        elements.append(f'<path class="{color}{" dashed" if line.dashed else ""}" d="M{track}"/>')
+        elements += [
             f'<circle class="{color}" cx="{x(a)}" cy="{y(b)}" r="3"/>' for a, b in line.points
         ]
     ends = separate_labels([y(line.points[-1][1]) for line in lines])
     for line, end in zip(lines, ends, strict=True):
-        drawn.append(_text(line.name, right + 10, end + 4, f"c{line.color % _COLORS}"))
-    return "\n".join([*drawn, "</svg>", ""])
+        elements.append(_text(line.name, right + 10, end + 4, f"c{line.color % _COLORS}"))
+    return "\n".join([*elements, "</svg>", ""])
 
 
 def separate_labels(positions: Sequence[float], min_distance: float = _LINE_HEIGHT) -> list[float]:

@@ -22,7 +22,7 @@ from .results import (
 )
 
 LINEAR = 1.25
-"""The accepted deviation of a cost from a linear or constant cost."""
+"""The accepted ratio of a cost to a linear or constant cost."""
 _MIB = 2**20
 
 
@@ -31,22 +31,22 @@ class Bound:
     """The required and the desired value in ``unit``. They are minima, or maxima if ``is_maximum``
     is set."""
 
-    must: float
-    aim: float
+    required: float
+    desired: float
     unit: str = ""
     is_maximum: bool = False
 
     def reached(self, value: float) -> str:
         """Return ``target``, ``required`` or ``no``."""
         sign = -1 if self.is_maximum else 1
-        if value * sign >= self.aim * sign:
+        if value * sign >= self.desired * sign:
             return "target"
-        return "required" if value * sign >= self.must * sign else "no"
+        return "required" if value * sign >= self.required * sign else "no"
 
-    def judged(self, found: Spread) -> str:
+    def judged(self, spread: Spread) -> str:
         """Return the verdict for the median, with a question mark if the rounds disagree."""
-        reported = {self.reached(value) for value in (found.minimum, found.maximum)}
-        return self.reached(found.median) + (" ?" if len(reported) > 1 else "")
+        verdicts = {self.reached(value) for value in (spread.minimum, spread.maximum)}
+        return self.reached(spread.median) + (" ?" if len(verdicts) > 1 else "")
 
     def format_value(self, value: float) -> str:
         return f"{'≤' if self.is_maximum else '≥'} {value:g} {self.unit}".rstrip()
@@ -54,22 +54,22 @@ class Bound:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table. ``found`` has the results by variant; ``floor`` is the result of a relay
-    without features."""
+    """A row of the table. ``results`` are by variant, and relative to ``baseline`` unless it
+    is empty. ``floor`` is the result of a relay without features."""
 
     work: str
-    beside: str
+    baseline: str
     bound: Bound
-    found: Mapping[str, Spread]
+    results: Mapping[str, Spread]
     floor: Spread | None = None
 
 
 @dataclass(frozen=True)
 class _Target:
     comparison: str
-    beside: str
+    baseline: str
     bound: Bound
-    found: Callable[[Runs, Runs], Spread | None]
+    compare: Callable[[Runs, Runs], Spread | None]
     peer: str = ""
     """The name of a contender other than the first; the row is empty if it was not measured."""
     work: str = ""
@@ -82,13 +82,13 @@ class _Target:
         others = {runs.name: runs for runs in result.others}
         peer = others.get(self.peer) if self.peer else result.others[0]
         floor = others.get(names.RELAY)
-        found = {
+        results = {
             variant: each
             for variant, ours in result.ours.items()
-            if peer and (each := self.found(ours, peer)) is not None
+            if peer and (each := self.compare(ours, peer)) is not None
         }
-        floor_spread = self.found(floor, peer) if floor and peer else None
-        yield Row(self.work or self.comparison, self.beside, self.bound, found, floor_spread)
+        floor_spread = self.compare(floor, peer) if floor and peer else None
+        yield Row(self.work or self.comparison, self.baseline, self.bound, results, floor_spread)
 
 
 def _faster(ours: Runs, peer: Runs) -> Spread | None:
@@ -99,8 +99,8 @@ def _added(metric: Metric) -> Callable[[Runs, Runs], Spread]:
     return lambda ours, peer: difference(ours, peer, metric)
 
 
-def _maximum(must: float, aim: float, unit: str = "") -> Bound:
-    return Bound(must, aim, unit, is_maximum=True)
+def _maximum(required: float, desired: float, unit: str = "") -> Bound:
+    return Bound(required, desired, unit, is_maximum=True)
 
 
 _TRITON = "Triton's REST: requests/s"
@@ -134,20 +134,20 @@ _TARGETS = (
 )  # fmt: skip
 
 
-def of_latency(bench: Bench) -> str:
+def envoy_latency(bench: Bench) -> str:
     """Return the latency that Envoy adds in the same rounds, which is the cost of a hop on the
     machine."""
     parts = []
-    for name, what in ((names.JSON_LATENCY, "JSON"), (names.GRPC_LATENCY, "gRPC")):
+    for name, protocol in ((names.JSON_LATENCY, "JSON"), (names.GRPC_LATENCY, "gRPC")):
         result = bench.result(name)
         if result is not None and len(result.others) > 1:
             direct, envoy = result.others
-            parts.append(f"{difference(envoy, direct, p50)} ms to {what} requests")
+            parts.append(f"{difference(envoy, direct, p50)} ms to {protocol} requests")
     return f"At 100 requests/s, Envoy adds {' and '.join(parts)} (p50)." if parts else ""
 
 
 def rows(bench: Bench) -> list[Row]:
-    """Return the rows of the table without targets that were not measured."""
+    """Return the rows of the table of targets."""
     return [
         *(row for target in _TARGETS for row in target.row(bench)),
         *_real_clients(bench),
@@ -170,14 +170,14 @@ def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
 
 
 def _memory(bench: Bench) -> Iterator[Row]:
-    """Return the memory rows. The worst of all pairs counts."""
+    """Yield a row for the peak memory of the worst pair of protocols, and one for idle memory."""
     variants = dict.fromkeys(peak.variant for peak in bench.peaks)
     if variants:
-        found = {
+        peaks = {
             variant: max(peak.ratio for peak in bench.peaks if peak.variant == variant)
             for variant in variants
         }
-        worst = {variant: Spread(value, value, value) for variant, value in found.items()}
+        worst = {variant: Spread(value, value, value) for variant, value in peaks.items()}
         yield Row("peak memory, one 256 MiB tensor, worst pair", "its size", _maximum(3, 2), worst)
     if bench.idle:
         megabytes = {variant: spread([value / 1e6]) for variant, value in bench.idle.items()}
@@ -188,10 +188,10 @@ def _real_clients(bench: Bench) -> Iterator[Row]:
     first = bench.result(names.BY_H2LOAD)
     for name in (names.BY_GRPCIO, names.BY_GRPC_GO) if first else ():
         last = bench.result(name)
-        found = _grown(first, last, 1) if first and last else {}
+        growth = _cpu_growth(first, last, 1) if first and last else {}
         floors = [each for each in map(_floor, (last, first)) if each is not None]
         floor = ratio(floors[0], floors[1], proxy_cpu) if len(floors) == 2 else None
-        yield Row(name, _H2LOAD_CPU, _maximum(1.1, 1.1), found, floor)
+        yield Row(name, _H2LOAD_CPU, _maximum(1.1, 1.1), growth, floor)
 
 
 def _floor(result: Result | None) -> Runs | None:
@@ -201,21 +201,21 @@ def _floor(result: Result | None) -> Runs | None:
 
 def _workers(bench: Bench) -> Iterator[Row]:
     for each in (curve := bench.curve(names.WORKERS))[1:]:
-        found = _grown(curve[0], each, 1)
-        beside = f"CPU per request with {curve[0].at}"
-        yield Row(f"{names.WORKERS}: with {each.at}", beside, _maximum(1.1, 1.05), found)
+        growth = _cpu_growth(curve[0], each, 1)
+        baseline = f"CPU per request with {curve[0].at}"
+        yield Row(f"{names.WORKERS}: with {each.at}", baseline, _maximum(1.1, 1.05), growth)
 
 
 def _linear(bench: Bench) -> Iterator[Row]:
-    """Return the CPU per byte of the largest tensor, divided by the CPU per byte of the smallest
-    tensor of at least a MiB."""
+    """Yield rows with the CPU per byte of the largest tensor, divided by the CPU per byte of the
+    smallest tensor of at least a MiB."""
     for name in (names.BINARY_SIZES, names.GRPC_SIZES):
         curve = [result for result in bench.curve(name) if result.at >= _MIB]
         if len(curve) > 1:
             first, last = curve[0], curve[-1]
-            beside = f"CPU per byte at {first.at // _MIB} MiB"
-            grown = _grown(first, last, last.at / first.at)
-            yield Row(f"{name}: at {last.at // _MIB} MiB", beside, _maximum(LINEAR, 1), grown)
+            baseline = f"CPU per byte at {first.at // _MIB} MiB"
+            growth = _cpu_growth(first, last, last.at / first.at)
+            yield Row(f"{name}: at {last.at // _MIB} MiB", baseline, _maximum(LINEAR, 1), growth)
 
 
 def _flat(bench: Bench) -> Iterator[Row]:
@@ -223,20 +223,19 @@ def _flat(bench: Bench) -> Iterator[Row]:
         curve = bench.curve(name)
         if len(curve) > 1:
             first, last = curve[0], curve[-1]
-            beside = f"CPU per request with {first.at}"
-            yield Row(
-                f"{name}: with {last.at:,}", beside, _maximum(LINEAR, 1), _grown(first, last, 1)
-            )
+            baseline = f"CPU per request with {first.at}"
+            growth = _cpu_growth(first, last, 1)
+            yield Row(f"{name}: with {last.at:,}", baseline, _maximum(LINEAR, 1), growth)
 
 
-def _grown(first: Result, last: Result, factor: float) -> dict[str, Spread]:
+def _cpu_growth(first: Result, last: Result, factor: float) -> dict[str, Spread]:
     """Return the CPU per request of ``last``, divided by the CPU per request of ``first`` and by
     ``factor``, for each variant."""
-    found = {
+    growth = {
         variant: ratio(runs, first.ours[variant], proxy_cpu) for variant, runs in last.ours.items()
     }
     return {
         variant: Spread(each.median / factor, each.minimum / factor, each.maximum / factor)
-        for variant, each in found.items()
+        for variant, each in growth.items()
         if each is not None
     }

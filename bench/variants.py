@@ -71,27 +71,27 @@ PLAIN = {name: Variant(name, name) for name in ("own", "compat")}
 
 def available(names: Sequence[str]) -> tuple[list[Variant], list[str]]:
     """Return the variants in ``names`` that can run here, and the reasons why the others cannot."""
-    found, notes = [], []
+    usable, notes = [], []
     for name in names:
         try:
-            found.append(PLAIN.get(name) or _installed(name, _RECIPES[name]))
+            usable.append(PLAIN.get(name) or _installed(name, _RECIPES[name]))
         except RuntimeError as error:
             reason = str(error)
             if "\n" in reason:  # the reason is the output of a tool
                 print(reason, file=sys.stderr)
                 reason = "its installation failed"
             notes.append(f"{name} was not measured: {reason}")
-    return found, notes
+    return usable, notes
 
 
 def describe() -> str:
     """Return a description of both interpreters."""
-    found = f"Python {platform.python_version()}"
+    text = f"Python {platform.python_version()}"
     if SYSTEM_PYTHON.exists():
         system = platform.freedesktop_os_release().get("PRETTY_NAME", "an unknown system")
         version = ".".join(map(str, _version(SYSTEM_PYTHON)))
-        found += f" ({SYSTEM_PYTHON} of {system} is {version})"
-    return found
+        text += f" ({SYSTEM_PYTHON} of {system} is {version})"
+    return text
 
 
 def _installed(name: str, recipe: _Recipe) -> Variant:
@@ -147,24 +147,24 @@ def _succeeds(python: Path, code: str) -> bool:
 def _digest() -> str:
     """Return a digest of the package's sources."""
     files = [_PROJECT_FILE, *PROJECT.glob("setup.py"), *(PROJECT / "src").rglob("*.py")]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(files):
-        found.update(f"{path}\0".encode() + path.read_bytes())
-    return found.hexdigest()
+        digest.update(f"{path}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _pins() -> tuple[str, ...]:
     """Return the direct and indirect requirements of infergate, with the versions installed
     here."""
-    found: dict[str, str] = {}
+    pins: dict[str, str] = {}
     pending = ["infergate"]
     while pending:
         for text in metadata.requires(pending.pop()) or ():
             each = Requirement(text)
-            if each.name not in found and (not each.marker or each.marker.evaluate({"extra": ""})):
-                found[each.name] = metadata.version(each.name)
+            if each.name not in pins and (not each.marker or each.marker.evaluate({"extra": ""})):
+                pins[each.name] = metadata.version(each.name)
                 pending.append(each.name)
-    return tuple(f"{name}=={version}" for name, version in sorted(found.items()))
+    return tuple(f"{name}=={version}" for name, version in sorted(pins.items()))
 
 
 def _version(python: Path) -> tuple[int, ...]:

@@ -175,12 +175,12 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "pytest_plugin": ("backends.builtin.model", "testing"),
     "__main__": ("cli",),
 }
-# The protocols whose bodies a codec carries, and which it may import besides.
+# The protocols of the bodies that an envelope codec carries. The codec may also import these.
 CARRIED_PROTOCOLS: dict[str, tuple[str, ...]] = {"codecs.envelopes": ("codecs.v2_rest",)}
 # The packages that must not import the version from the package itself.
 WITHOUT_VERSION = ("core", "codecs")
 
-# The packages of transport/ that each of them may import, all of which are listed above it.
+# The packages of transport/ that each package of transport/ may import, listed from bottom to top.
 TRANSPORT_IMPORTS: dict[str, tuple[str, ...]] = {
     "worker_loads": (),
     "http2": (),
@@ -195,7 +195,7 @@ TRANSPORT_IMPORTS: dict[str, tuple[str, ...]] = {
     "compat": ("base", "net", "tls", "server", "client", "http1", "grpc"),
 }
 
-# External module: the only modules (by prefix) that may import it.
+# The prefixes of the only modules that may import an external module.
 ONLY_IN = {
     "aiohttp": ("transport.compat.", "runtime.admin"),
     "grpc": ("transport.compat.",),
@@ -205,7 +205,7 @@ ONLY_IN = {
     "watchfiles": ("runtime.file_watch",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")
-"""Modules that codecs may not import, because they are pure."""
+"""Modules that codecs may not import, because codecs have no I/O."""
 UNTRACKED_TASKS = ("create_task", "ensure_future")
 TASKS_IN = (
     "transport.",
@@ -232,15 +232,15 @@ def violations(module: str, source: str, modules: frozenset[str]) -> list[str]:
     """
     tree = ast.parse(source)
     name = _without_init(module)
-    found = [*_lengths(source), *_tasks(name, tree), *_protocols(name, tree)]
+    sentences = [*_lengths(source), *_tasks(name, tree), *_protocols(name, tree)]
     for line, imported in imports_of(module, tree, modules):
         if reason := _forbidden(name, imported):
-            found.append(f"line {line}: imports {imported}: {reason}")
-    return [f"{module}: {sentence}" for sentence in found]
+            sentences.append(f"line {line}: imports {imported}: {reason}")
+    return [f"{module}: {sentence}" for sentence in sentences]
 
 
 def imports_of(module: str, tree: ast.AST, modules: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Return the line and the full dotted name of every import, including imports in functions and
+    """Yield the line and the full dotted name of every import, including imports in functions and
     under TYPE_CHECKING.
 
     ``from a import b`` is ``a.b`` if that is a module of the package, else ``a``.
@@ -436,17 +436,17 @@ ALLOWED = [
     ("config.load", "from infergate.codecs import registry\nx = protocol == 'builtin'"),
     ("codecs.registry", "x = plugin.protocol == 'builtin'"),
     ("gateway.gateway", "x = protocol == other.protocol\ny = name == 'v2-rest'"),
-    ("gateway.gateway", "match protocol:\n  case Carrier.HTTP: pass"),
+    ("gateway.gateway", "match protocol:\n  case TransportKind.HTTP: pass"),
     ("gateway.gateway", "\n" * MAX_FILE_LINES),
 ]
 
 
 @pytest.mark.parametrize(("module", "source", "expected"), VIOLATIONS)
 def test_a_broken_rule_is_reported(module: str, source: str, expected: str) -> None:
-    found = violations(module, source, MODULES)
-    assert found
-    assert any(expected in each for each in found), found
-    assert all(each.startswith(f"{module}: ") for each in found)
+    broken_rules = violations(module, source, MODULES)
+    assert broken_rules
+    assert any(expected in each for each in broken_rules), broken_rules
+    assert all(each.startswith(f"{module}: ") for each in broken_rules)
 
 
 @pytest.mark.parametrize(("module", "source"), ALLOWED)

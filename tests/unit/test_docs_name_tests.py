@@ -11,7 +11,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
 FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")
-NAMED = re.compile(r"`((?:unit|e2e|faults|peers)/[\w/]+\.py|…)(?:::(\w+))?`")
+REFERENCE = re.compile(r"`((?:unit|e2e|faults|peers)/[\w/]+\.py|…)(?:::(\w+))?`")
 TEST = re.compile(r"^ *(?:async )?def (test\w*)|^(test\w*) = ", re.MULTILINE)
 EVIDENCE = re.compile(r"`((?:tests|vectors)/[^`]+)`")
 FIDELITY = sorted(DOCS.glob("fidelity-*.md"))
@@ -20,29 +20,29 @@ FIDELITY = sorted(DOCS.glob("fidelity-*.md"))
 @cache
 def named_tests(path: Path) -> frozenset[str]:
     """Return the names of test functions, including methods, and of tests assigned from calls."""
-    found = TEST.findall(path.read_text(encoding="utf-8"))
-    return frozenset(function or variable for function, variable in found)
+    names = TEST.findall(path.read_text(encoding="utf-8"))
+    return frozenset(function or variable for function, variable in names)
 
 
 @pytest.mark.parametrize(("page", "minimum"), [("faults", 100), ("threat-model", 30)])
 def test_each_row_names_existing_tests(page: str, minimum: int) -> None:
-    named = NAMED.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    references = REFERENCE.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
     file = ""
-    for path, name in named:
+    for path, name in references:
         file = file if path == "…" else path
         assert not name or name in named_tests(TESTS / file), (file, name)
-    assert len(named) > minimum
+    assert len(references) > minimum
 
 
 def test_each_file_of_faults_is_named() -> None:
-    named = {path for path, _ in NAMED.findall(FAULTS)}
-    assert {f"faults/{each.name}" for each in TESTS.glob("faults/test_*.py")} <= named
+    references = {path for path, _ in REFERENCE.findall(FAULTS)}
+    assert {f"faults/{each.name}" for each in TESTS.glob("faults/test_*.py")} <= references
 
 
 def test_each_row_of_faults_names_a_test() -> None:
     rows = [row for row in FAULTS.splitlines() if row.startswith("| ") and "---" not in row]
     fault_rows = [row for row in rows if not row.startswith(("| Fault |", "| Test |"))]
-    assert all(NAMED.search(row) or "make soak" in row for row in fault_rows)
+    assert all(REFERENCE.search(row) or "make soak" in row for row in fault_rows)
 
 
 @pytest.mark.parametrize("page", FIDELITY, ids=lambda page: page.stem)
@@ -53,10 +53,10 @@ def test_each_row_of_a_fidelity_page_names_existing_tests_or_vectors(page: Path)
     assert len(topics) > 40
     assert len(set(topics)) == len(topics)
     for topic, *_, evidence in rows:
-        named = EVIDENCE.findall(evidence)
-        assert named, f"no tests or vectors for '{topic}'"
+        references = EVIDENCE.findall(evidence)
+        assert references, f"no tests or vectors for '{topic}'"
         assert re.sub(EVIDENCE, "", evidence).strip(" ,") == "", f"other text for '{topic}'"
-        for name in named:
+        for name in references:
             path, _, test = name.partition("::")
             if path.startswith("vectors/"):
                 assert (TESTS / path / "case.json").is_file(), name

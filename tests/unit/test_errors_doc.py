@@ -75,5 +75,5 @@ def test_the_page_maps_backend_errors_to_kinds() -> None:
     ("status", "kind"),
     [(418, Kind.BAD_REQUEST), (599, Kind.BACKEND_ERROR), (302, Kind.BACKEND_GARBAGE)],
 )
-def test_statuses_that_the_page_names_together(status: int, kind: Kind) -> None:
+def test_grouped_statuses_have_the_kind_of_their_row(status: int, kind: Kind) -> None:
     assert http_status.kind_of_status(status) is kind

@@ -18,18 +18,18 @@ _ROW = re.compile(r"^\| `(\w+)` \| `([\w.]+)` \| (.+) \| (.+) \|$", re.MULTILINE
 @cache
 def _public_classes() -> list[tuple[str, str]]:
     """Return the name and module of every public class, generated code excepted."""
-    found = []
+    classes = []
     for path in sorted(SOURCES.rglob("*.py")):
         relative = path.relative_to(SOURCES).with_suffix("")
         if "schema" in relative.parts[:-1]:
             continue
         module = ".".join(relative.parts).removesuffix(".__init__")
-        found += [
+        classes += [
             (node.name, module)
             for node in ast.parse(path.read_text(encoding="utf-8")).body
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
         ]
-    return found
+    return classes
 
 
 def test_the_glossary_defines_every_public_class() -> None:

@@ -25,7 +25,7 @@ def test_finite_tensors_pass() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_other_inputs_are_rejected(value: float) -> None:
+def test_inputs_with_nan_or_infinity_are_rejected(value: float) -> None:
     with pytest.raises(GatewayError, match="input 'x' contains NaN"):
         check_hook(FiniteHook, Options(), request(1, value), response(3))
 

@@ -17,8 +17,8 @@ def test_the_codec_follows_the_interface() -> None:
     check_codec(PLUGIN)
 
 
-def carried_without_metadata(value: Any) -> Any:
-    """Return what arrives if files have no ``__metadata__``."""
+def without_metadata(value: Any) -> Any:
+    """Return ``value`` without the fields that need ``__metadata__``."""
     if hasattr(value, "parameters") and not isinstance(value, ModelMetadata):
         value = replace(value, id="", parameters={})
         return replace(
@@ -28,11 +28,11 @@ def carried_without_metadata(value: Any) -> Any:
 
 
 def test_the_codec_without_metadata_follows_the_interface() -> None:
-    check_codec(PLUGIN, options={"metadata": "none"}, round_trip=carried_without_metadata)
+    check_codec(PLUGIN, options={"metadata": "none"}, round_trip=without_metadata)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=str)
-def test_vector(vector: Vector) -> None:
+def test_messages_of_a_vector_are_read_and_written(vector: Vector) -> None:
     check_vector(PLUGIN.create(vector.options), vector, DEFAULT_LIMITS)
 
 

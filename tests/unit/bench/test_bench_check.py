@@ -6,7 +6,6 @@ import pytest
 from bench import check
 from bench.check import BASELINE, CHANGED, judge
 from bench.results import Result
-from bench.rounds import Comparison
 from bench_kit import runs
 
 
@@ -32,19 +31,14 @@ def test_a_row_with_too_little_cpu_is_not_judged() -> None:
     assert judge(result)[1] == "too little to measure"
 
 
-def test_a_check_without_measurements_fails(
+def test_a_filter_that_matches_no_row_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
     def checked_out(_revision: str, folder: Path) -> Iterator[Path]:
         yield folder
 
-    @contextmanager
-    def comparisons(_sources: dict[str, Path], _folder: Path) -> Iterator[list[Comparison]]:
-        yield [Comparison("JSON (own)", ())]
-
     monkeypatch.setattr(check.load, "required_tool", lambda: "h2load")
     monkeypatch.setattr(check, "checked_out", checked_out)
-    monkeypatch.setattr(check, "_comparisons", comparisons)
     assert check.main(["--base=HEAD", "--only=json"]) == 1
     assert "no row's name contains 'json'" in capsys.readouterr().err

@@ -27,7 +27,7 @@ DELAYED = [(0, 25_000), (25_000, 26_000), (26_000, 27_000), (30_000, 31_000)]
         pytest.param([(0, 12_000), (9_000, 13_000)], 100, [12, 4], id="early request"),
     ],
 )
-def test_a_delayed_request_is_measured_from_its_scheduled_time(
+def test_latencies_include_waits_for_earlier_responses(
     times: list[tuple[int, int]], rate: int, latencies: list[float]
 ) -> None:
     assert latencies_ms(times, rate) == latencies
@@ -65,7 +65,7 @@ def _client(size: int) -> Contender:
 def test_a_real_client_is_measured_after_its_connections_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu_times = iter([0.0, 0.0, 100.0, 1000.0, 200.0, 1300.0])  # at the start, settled, at the end
+    cpu_times = iter([0.0, 0.0, 100.0, 1000.0, 200.0, 1300.0])  # start, settled, end
     monkeypatch.setattr(load, "cpu", lambda _: next(cpu_times))
     monkeypatch.setattr(load, "SETTLE_SECONDS", 0.1)
     run = load.run(_client(7), 30, Pace(2, 100), tmp_path)

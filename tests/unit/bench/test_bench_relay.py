@@ -6,9 +6,9 @@ from bench import echo as h2
 from bench import requests
 from bench.relay import _GrpcClient, _JsonClient, _Server
 
-WORK = requests.tiny("echo")
-REQUEST = b"\x00" + len(WORK.message()).to_bytes(4, "big") + WORK.message()
-RESPONSE = b"\x00" + len(WORK.response()).to_bytes(4, "big") + WORK.response()
+CASE = requests.tiny("echo")
+REQUEST = b"\x00" + len(CASE.message()).to_bytes(4, "big") + CASE.message()
+RESPONSE = b"\x00" + len(CASE.response()).to_bytes(4, "big") + CASE.response()
 
 
 class RecordingTransport:
@@ -53,10 +53,10 @@ def test_a_call_is_moved_to_another_stream(server: _Server) -> None:
 
 
 def test_json_is_translated_to_a_grpc_message_and_back(server: _Server) -> None:
-    _, body = WORK.json()
+    _, body = CASE.json()
     post = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    client = _JsonClient(server, WORK.message())
+    client = _JsonClient(server, CASE.message())
     received, response = exchange(server, client, [post[:90], post[90:]])
     assert received.endswith(h2.frame(h2.DATA, h2.END_STREAM, 1, REQUEST))
-    expected = json.loads(WORK.json_response().partition(b"\r\n\r\n")[2])
+    expected = json.loads(CASE.json_response().partition(b"\r\n\r\n")[2])
     assert json.loads(response.partition(b"\r\n\r\n")[2]) == expected

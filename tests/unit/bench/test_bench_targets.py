@@ -4,15 +4,15 @@ import pytest
 from bench import comparisons as work
 from bench.report import details, peaks, targets
 from bench.results import Bench, Peak, Result, Spread
-from bench.targets import Bound, noise, of_latency, rows
+from bench.targets import Bound, envoy_latency, noise, rows
 from bench_kit import runs
 
 AT_OR_ABOVE = Bound(0.8, 1.1)
-BELOW = Bound(2, 1, is_maximum=True)
+AT_OR_BELOW = Bound(2, 1, is_maximum=True)
 
 
 def curve(name: str, cpus: Mapping[int, float]) -> Bench:
-    """Return results with the given CPU at each value of the varied parameter."""
+    """Return results with the CPU in ``cpus`` at each value of the varied parameter."""
     return Bench(
         results=[Result(name, (runs("us", "own", cpus=[cpu]),), at) for at, cpu in cpus.items()]
     )
@@ -26,7 +26,7 @@ def cells(line: str) -> list[str]:
     ("bound", "value", "verdict"),
     [
         (AT_OR_ABOVE, 0.79, "no"), (AT_OR_ABOVE, 0.8, "required"), (AT_OR_ABOVE, 1.1, "target"),
-        (BELOW, 2.01, "no"), (BELOW, 2, "required"), (BELOW, 1, "target"),
+        (AT_OR_BELOW, 2.01, "no"), (AT_OR_BELOW, 2, "required"), (AT_OR_BELOW, 1, "target"),
     ],
 )  # fmt: skip
 def test_a_value_reaches_the_target_the_requirement_or_neither(
@@ -38,7 +38,7 @@ def test_a_value_reaches_the_target_the_requirement_or_neither(
 def test_the_median_is_judged_and_rounds_that_disagree_are_marked() -> None:
     assert AT_OR_ABOVE.judged(Spread(0.9, 0.85, 1.0)) == "required"
     assert AT_OR_ABOVE.judged(Spread(0.9, 0.7, 1.0)) == "required ?"
-    assert BELOW.judged(Spread(2.5, 1.9, 3.0)) == "no ?"
+    assert AT_OR_BELOW.judged(Spread(2.5, 1.9, 3.0)) == "no ?"
 
 
 def test_bounds_are_formatted_with_their_unit() -> None:
@@ -55,37 +55,37 @@ def test_every_comparison_is_a_row_of_the_table() -> None:
     ours, peer = runs("us", "own", speeds=[4, 4]), runs("them", speeds=[1, 2])
     bench = Bench(results=[Result(name, (ours, peer)) for name in names])
     table = rows(bench)
-    # p50 and p99 of the delays, two peers for tiny JSON, CPU and rate for gRPC of 600 KB
+    # Both latencies, tiny JSON, and gRPC of 600 KB have two rows each.
     assert len(table) == len(names) + 4
-    assert [row.work for row in table if not row.found] == [work.JSON_TINY]  # rest-proxy
-    images = {row.work: row for row in table if row.beside.startswith("Triton")}
-    assert images[work.JSON_IMAGE].found == {"own": Spread(3, 2, 4)}
+    assert [row.work for row in table if not row.results] == [work.JSON_TINY]  # rest-proxy
+    images = {row.work: row for row in table if row.baseline.startswith("Triton")}
+    assert images[work.JSON_IMAGE].results == {"own": Spread(3, 2, 4)}
 
 
 def test_the_worst_pair_is_judged() -> None:
     own_peaks = [Peak("own", "a", 1.5), Peak("own", "b", 2.5)]
     bench = Bench(peaks=[*own_peaks, Peak("compat", "a", 4.0), Peak("compat", "b", 1.0)])
     (row,) = rows(bench)
-    judged = {engine: row.bound.judged(each) for engine, each in row.found.items()}
+    judged = {engine: row.bound.judged(each) for engine, each in row.results.items()}
     assert judged == {"own": "required", "compat": "no"}
     assert cells(peaks(bench).splitlines()[2])[1:] == ["1.50", "4.00"]
 
 
 def test_resident_memory_is_in_megabytes() -> None:
     (row,) = rows(Bench(idle={"own": 69_000_000}))
-    assert row.bound.judged(row.found["own"]) == "target"
+    assert row.bound.judged(row.results["own"]) == "target"
 
 
 def test_cost_by_size_is_cpu_per_byte() -> None:
     (row,) = rows(curve(work.GRPC_SIZES, {1024: 90, 2**20: 100, 2**24: 1600}))
-    assert row.found["own"].median == pytest.approx(1)
+    assert row.results["own"].median == pytest.approx(1)
     (row,) = rows(curve(work.GRPC_SIZES, {2**20: 100, 2**24: 3200}))
-    assert row.bound.judged(row.found["own"]) == "no"
+    assert row.bound.judged(row.results["own"]) == "no"
 
 
 def test_cost_by_routes_is_cpu_per_request() -> None:
     (row,) = rows(curve(work.JSON_ROUTES, {1: 100, 10_000: 120}))
-    assert row.found["own"].median == pytest.approx(1.2)
+    assert row.results["own"].median == pytest.approx(1.2)
 
 
 def test_noise_is_a_contender_compared_with_itself() -> None:
@@ -115,8 +115,8 @@ def test_a_comparison_has_a_floor_and_a_row_for_each_peer() -> None:
         runs(work.REST_PROXY, cpus=[150]),
     )  # fmt: skip
     envoy, rest_proxy = rows(Bench(results=[Result(work.JSON_TINY, contenders)]))
-    assert (envoy.found["own"].median, envoy.floor) == (2, Spread(0.3, 0.3, 0.3))
-    assert rest_proxy.found["own"].median == pytest.approx(4 / 3)
+    assert (envoy.results["own"].median, envoy.floor) == (2, Spread(0.3, 0.3, 0.3))
+    assert rest_proxy.results["own"].median == pytest.approx(4 / 3)
     assert rest_proxy.floor == Spread(0.2, 0.2, 0.2)
 
 
@@ -128,17 +128,17 @@ def test_real_clients_are_compared_with_h2load_by_variant() -> None:
     grpcio, grpc_go = rows(
         Bench(results=[result(work.BY_H2LOAD, 100, 50), result(work.BY_GRPCIO, 105, 60)])
     )
-    judged = {name: grpcio.bound.judged(each) for name, each in grpcio.found.items()}
+    judged = {name: grpcio.bound.judged(each) for name, each in grpcio.results.items()}
     assert judged == {"own": "target", "own-system": "no"}
-    assert grpcio.found["own-system"].median == pytest.approx(1.2)
+    assert grpcio.results["own-system"].median == pytest.approx(1.2)
     assert grpcio.floor == Spread(1.25, 1.25, 1.25)
-    assert (grpc_go.work, grpc_go.found) == (work.BY_GRPC_GO, {})
+    assert (grpc_go.work, grpc_go.results) == (work.BY_GRPC_GO, {})
 
 
 def test_several_workers_are_compared_with_one_worker() -> None:
     table = rows(curve(work.WORKERS, {4: 109, 1: 100, 2: 104}))
     assert [row.work.rpartition(" ")[2] for row in table] == ["2", "4"]
-    assert [row.bound.judged(row.found["own"]) for row in table] == ["target", "required"]
+    assert [row.bound.judged(row.results["own"]) for row in table] == ["target", "required"]
 
 
 def test_envoys_added_latency_is_shown() -> None:
@@ -146,6 +146,6 @@ def test_envoys_added_latency_is_shown() -> None:
     contenders = tuple(
         runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()
     )
-    text = of_latency(Bench(results=[Result(work.GRPC_LATENCY, contenders)]))
+    text = envoy_latency(Bench(results=[Result(work.GRPC_LATENCY, contenders)]))
     assert text == "At 100 requests/s, Envoy adds 0.50 ms to gRPC requests (p50)."
-    assert of_latency(Bench()) == ""
+    assert envoy_latency(Bench()) == ""

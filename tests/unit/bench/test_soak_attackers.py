@@ -15,7 +15,7 @@ UNREAD = Attack("http", lambda: REQUEST, frozenset(), reads=False)
 
 @asynccontextmanager
 async def serving(length: int, closes_after: float) -> AsyncIterator[Target]:
-    """Respond with ``length`` bytes, and disconnect the client after ``closes_after`` seconds."""
+    """Run a server that sends ``length`` bytes, and disconnects after ``closes_after`` seconds."""
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(len(REQUEST))
@@ -43,6 +43,6 @@ async def test_a_disconnect_after_the_limit_is_late(monkeypatch: pytest.MonkeyPa
         assert await UNREAD.outcomes(target) == {"late"}
 
 
-async def test_a_short_response_is_read_after_its_end() -> None:
+async def test_a_response_that_fits_into_buffers_is_complete() -> None:
     async with serving(10, closes_after=0.2) as target:
         assert await UNREAD.outcomes(target) == {"200"}

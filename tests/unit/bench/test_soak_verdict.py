@@ -51,7 +51,7 @@ def test_a_fast_leak_is_detected_in_a_minute() -> None:
     assert not problems(samples(60, lambda at: 100 + at / 10))
 
 
-def test_growth_from_health_checks_is_steady() -> None:
+def test_fluctuating_descriptors_and_tasks_are_steady() -> None:
     states = [soak_verdict.State(1, 20 + at % 3, 5 + at % 2) for at in range(6)]
     assert soak_verdict.steady(states)
     assert soak_verdict.largest(states) == soak_verdict.State(1, 22, 6)
@@ -120,7 +120,7 @@ def test_failures_during_an_outage_are_explained(start: float, end: float, expec
     assert outages.explain(start, end) is expected
 
 
-def test_an_outage_lasts_until_it_is_ended() -> None:
+def test_an_outage_without_an_end_explains_later_failures() -> None:
     outages = soak_verdict.Outages()
     assert not outages.explain(0, 1)
     outages.all.append(soak_verdict.Outage("a", 10))
@@ -140,9 +140,9 @@ infergate_hedges_total{backend="a b",outcome="won"} 2.0
 
 
 def test_the_samples_of_a_metric_are_added() -> None:
-    assert soak_verdict.figure(METRICS, "infergate_tasks") == 7
-    assert soak_verdict.figure(METRICS, "infergate_config_reloads_total") == 4
-    assert soak_verdict.figure(METRICS, "infergate_config_reloads_total", 'result="ok"') == 3
-    assert soak_verdict.figure(METRICS, "nothing") == 0
+    assert soak_verdict.metric_sum(METRICS, "infergate_tasks") == 7
+    assert soak_verdict.metric_sum(METRICS, "infergate_config_reloads_total") == 4
+    assert soak_verdict.metric_sum(METRICS, "infergate_config_reloads_total", 'result="ok"') == 3
+    assert soak_verdict.metric_sum(METRICS, "nothing") == 0
     assert "hedges 2;" in soak_verdict.features(METRICS)
     assert soak_verdict.features(METRICS).endswith("reloads 3; reloads refused 1")

@@ -24,9 +24,9 @@ from infergate.core.compilation import version_text
 from infergate.runtime.reload import ReadConfig
 from tls_kit import Authority
 
-GOOD = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
 DEMO = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
-BAD = Path(__file__).parents[2] / "config" / "bad" / "many.yaml"
+INVALID_CONFIG = Path(__file__).parents[2] / "config" / "bad" / "many.yaml"
 
 
 Started = list[tuple[Config, Path | None]]
@@ -42,11 +42,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         served.append((read(TrackedFiles()), source))
         return 0
 
-    install(monkeypatch, serve)
+    replace_serve(monkeypatch, serve)
     return served
 
 
-def install(monkeypatch: pytest.MonkeyPatch, serve: Any) -> None:
+def replace_serve(monkeypatch: pytest.MonkeyPatch, serve: Any) -> None:
     module = types.ModuleType("infergate.runtime.serve")
     monkeypatch.setattr(module, "serve", serve, raising=False)
     monkeypatch.setitem(sys.modules, "infergate.runtime.serve", module)
@@ -59,12 +59,12 @@ def test_without_a_configuration_the_demo_is_served(argv: list[str], started: St
 
 
 @pytest.mark.parametrize(
-    "argv", [["--config", str(GOOD)], ["serve", "-c", str(GOOD)], [f"--config={GOOD}"]]
+    "argv", [["--config", str(CONFIG)], ["serve", "-c", str(CONFIG)], [f"--config={CONFIG}"]]
 )
 def test_a_configuration_is_served(argv: list[str], started: Started) -> None:
     assert main([*argv, "--log-format", "text", "--workers", "auto"]) == 0
     [(config, source)] = started
-    assert source == GOOD
+    assert source == CONFIG
     assert config.log.format == "text"
     assert config.readiness == "lenient"
 
@@ -72,21 +72,21 @@ def test_a_configuration_is_served(argv: list[str], started: Started) -> None:
 def test_argv_defaults_to_the_process_arguments(
     monkeypatch: pytest.MonkeyPatch, started: Started
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["infergate", "--config", str(GOOD)])
+    monkeypatch.setattr(sys, "argv", ["infergate", "--config", str(CONFIG)])
     assert main() == 0
     assert started[0][0].log.format == "json"
 
 
-def test_check_prints_what_would_be_served(
+def test_check_prints_listeners_routes_and_limits(
     started: Started, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--config", str(GOOD), "--check"]) == 0
+    assert main(["--config", str(CONFIG), "--check"]) == 0
     assert not started
     out, err = capsys.readouterr()
     assert err == ""
-    words = [line.split() for line in out.splitlines()]
-    assert ["http", "[::1]:0"] in words
-    assert ["admin", "off"] in words
+    rows = [line.split() for line in out.splitlines()]
+    assert ["http", "[::1]:0"] in rows
+    assert ["admin", "off"] in rows
     rewrites = "model: resnet50, version: 1, input image: data, output probs: prob"
     endpoints = ["grpc://triton:8001", "grpcs://10.0.0.8:443"]
     assert [
@@ -98,10 +98,10 @@ def test_check_prints_what_would_be_served(
         "30s",
         *rewrites.split(),
         "-",
-    ] in words
-    assert ["*", "any", "in.side", "builtin", "-", "30s", "-", "-"] in words
-    assert ["squeezenet"] in words
-    assert ["body", "1GiB", "(default", "64MiB)"] in words
+    ] in rows
+    assert ["*", "any", "in.side", "builtin", "-", "30s", "-", "-"] in rows
+    assert ["squeezenet"] in rows
+    assert ["body", "1GiB", "(default", "64MiB)"] in rows
     lines = out.splitlines()
     header = next(line for line in lines if "BACKEND" in line)
     catch_all = next(line for line in lines if line.startswith("  * "))
@@ -110,16 +110,14 @@ def test_check_prints_what_would_be_served(
 
 
 def test_check_prints_listeners_of_one_model_and_casts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config", str(GOOD.with_name("graphpipe.yaml")), "--check"]) == 0
-    words = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["graphpipe[0]", "127.0.0.1:9000", "squeezenet,", "http"] in words
-    assert ["graphpipe[4]", "unix:/run/infergate/raw.sock", "7,", "size-prefixed"] in words
+    assert main(["--config", str(CONFIG.with_name("graphpipe.yaml")), "--check"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["graphpipe[0]", "127.0.0.1:9000", "squeezenet,", "http"] in rows
+    assert ["graphpipe[4]", "unix:/run/infergate/raw.sock", "7,", "size-prefixed"] in rows
     assert ["tcp://10.0.0.8:9000", "unix:/run/gp.sock", "http+unix:/run/gp-http.sock"] in [
-        line[4:7] for line in words
+        line[4:7] for line in rows
     ]
-    assert any(
-        line[-7:-1] == ["cast", "BF16:", "FP32,", "cast", "BOOL:", "UINT8"] for line in words
-    )
+    assert any(line[-7:-1] == ["cast", "BF16:", "FP32,", "cast", "BOOL:", "UINT8"] for line in rows)
 
 
 def test_check_shows_the_tls_of_every_listener_and_the_caches_of_routes(
@@ -138,16 +136,16 @@ routes: [{{model: "*", backend: demo, idempotent: true, cache: {{ttl: 5m}}}}]
 """
     )
     assert main(["check", str(file)]) == 0
-    words = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["graphpipe[0]", "127.0.0.1:9000", "m,", "http,", "TLS"] in words
-    assert ["additional.more", "127.0.0.1:9001", "v2-rest,", "TLS"] in words
-    assert any(line[-3:] == ["cached", "for", "5m"] for line in words)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["graphpipe[0]", "127.0.0.1:9000", "m,", "http,", "TLS"] in rows
+    assert ["additional.more", "127.0.0.1:9001", "v2-rest,", "TLS"] in rows
+    assert any(line[-3:] == ["cached", "for", "5m"] for line in rows)
 
 
 def test_check_prints_warnings_and_succeeds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(GOOD.parent)
+    monkeypatch.chdir(CONFIG.parent)
     assert main(["--config", "without-effect.yaml", "--check"]) == 0
     out, err = capsys.readouterr()
     assert err.splitlines()[0] == (
@@ -165,19 +163,19 @@ def test_check_without_a_file_prints_the_demo(capsys: pytest.CaptureFixture[str]
     assert "declared" not in out
 
 
-@pytest.mark.parametrize("more", [[], ["--check"]])
+@pytest.mark.parametrize("options", [[], ["--check"]])
 def test_errors_are_reported_and_nothing_starts(
-    more: list[str],
+    options: list[str],
     started: Started,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(BAD.parent)
-    assert main(["--config", BAD.name, *more]) == 2
+    monkeypatch.chdir(INVALID_CONFIG.parent)
+    assert main(["--config", INVALID_CONFIG.name, *options]) == 2
     out, err = capsys.readouterr()
     assert not started
     assert out == ""
-    assert err == BAD.with_suffix(".txt").read_text(encoding="utf-8")
+    assert err == INVALID_CONFIG.with_suffix(".txt").read_text(encoding="utf-8")
 
 
 def test_a_missing_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +260,7 @@ def test_the_end_of_serving_sets_the_exit_code_and_the_message(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    install(monkeypatch, Mock(side_effect=error))
+    replace_serve(monkeypatch, Mock(side_effect=error))
     assert main([]) == code
     assert capsys.readouterr().err == message
 

@@ -48,13 +48,13 @@ def test_help_describes_every_command(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_help_of_a_command_and_the_page_have_its_options(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = help_text([command.name], capsys)
-    text = " ".join(lines.split())
+    output = help_text([command.name], capsys)
+    text = " ".join(output.split())
     assert text.startswith(f"usage: {command.usage} ")
     assert command.help[1:] in text
     assert f"| `{command.usage.split(' ', 1)[1].removesuffix(' [options]')}` |" in PAGE
     assert all(f"| `{option.flags[0]}" in PAGE for option in command.options)
-    described = set(re.findall(r"^  (-[-\w]+)", lines, re.MULTILINE)) - {"-h", "--version"}
+    described = set(re.findall(r"^  (-[-\w]+)", output, re.MULTILINE)) - {"-h", "--version"}
     assert described == {option.flags[0] for option in command.options}
 
 

@@ -1,4 +1,4 @@
-"""``infergate new``: the generated packages."""
+"""``infergate new``: the generated packages, and errors for invalid names."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_a_password_in_a_url_is_not_repeated(url: str, capsys: pytest.CaptureFix
         ([(1.0, 5), (float("inf"), 10)], 0.99, 1.0),
     ],
 )
-def test_quantiles_are_those_of_prometheus(
+def test_quantiles_are_interpolated_like_prometheus(
     buckets: list[tuple[float, float]], share: float, expected: float | None
 ) -> None:
     assert quantile(buckets, share) == expected

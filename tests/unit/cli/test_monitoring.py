@@ -22,7 +22,7 @@ from infergate.cli import main
 from infergate.cli.output import QUERIES
 from infergate.cli.top import TrafficQuery, changes
 
-LONG = "a-route-with-a-name-that-is-much-longer-than-its-column-would-be"
+LONG_ROUTE = "a-route-with-a-name-that-is-much-longer-than-its-column-would-be"
 PLAN: dict[str, Any] = {
     "listeners": [
         {"name": "http", "address": "127.0.0.1:1", "protocols": ["v2-rest"] * 9, "tls": True}
@@ -30,7 +30,7 @@ PLAN: dict[str, Any] = {
     "routes": [
         {"label": label, "backend": backend, "split": [], "fallback": "other", "mirror": "copy",
          "rewrites": ["model: another-model-name", "version: 1"]}
-        for label, backend in ((LONG, "busy"), ("idle", "busy"), ("bert", "failing"))
+        for label, backend in ((LONG_ROUTE, "busy"), ("idle", "busy"), ("bert", "failing"))
     ],
     "backends": [
         {"name": "busy", "protocol": "v2-grpc", "endpoints": ["grpc://busy.example.internal:8001"]},
@@ -38,7 +38,7 @@ PLAN: dict[str, Any] = {
         {"name": "dead", "protocol": "v2-grpc", "endpoints": ["grpc://dead.example.internal:8001"]},
     ],
 }  # fmt: skip
-SAMPLE = {
+FAILED_REQUEST = {
     "time": 1_700_000_000.25, "kind": "timeout", "error": "backend 'failing': too late\x1b[2J",
     "detail": "grpc://a:1", "protocol": "v2-rest", "operation": "infer", "model": "bert",
     "route": "bert", "backend": "failing", "backend_protocol": "v2-grpc", "request_id": "r-1",
@@ -56,7 +56,7 @@ def flow(route: str, backend: str, outcomes: dict[str, int], client_errors: int)
 
 
 class Gateway:
-    """A gateway that serves requests between two queries. With ``history``, it keeps timelines."""
+    """A scripted gateway; its counters grow with each query. With ``history``, it has timelines."""
 
     def __init__(self) -> None:
         self.queries = 0
@@ -67,11 +67,11 @@ class Gateway:
             return PLAN
         if path == "/console/history" and self.history:
             phases = [("receive", 0.5), ("parse", 0.0), ("backend", 1.499), ("render", 0.001)]
-            more = {
+            timeline = {
                 "phases": [{"phase": name, "seconds": seconds} for name, seconds in phases],
                 "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2]}],
             }
-            return {"failed": [SAMPLE | more], "slowest": [SAMPLE | more]}
+            return {"failed": [FAILED_REQUEST | timeline], "slowest": [FAILED_REQUEST | timeline]}
         if path != "/console/state":
             return None
         n = self.queries = self.queries + 1
@@ -81,7 +81,7 @@ class Gateway:
             "config": {"source": "a-long-path/" * 9, "number": 3, "last_reload": None},
             "totals": {"in_flight": 4.0},
             "flows": [
-                flow(LONG, "busy", {"ok": 1000 * n, "bad_request": 500 * n}, 500 * n),
+                flow(LONG_ROUTE, "busy", {"ok": 1000 * n, "bad_request": 500 * n}, 500 * n),
                 flow("bert", "failing", {"ok": 7, "timeout": 10 * n}, 0),
             ],
             "endpoints": [
@@ -93,7 +93,7 @@ class Gateway:
                  "health": "down", "active": 1, "requests": {"ok": 0, "failed": 2}},
             ],
             "backends": [{"backend": "failing", "retries": {"not_sent": 3}, "waiting": 6}],
-            "failures": [SAMPLE],
+            "failures": [FAILED_REQUEST],
         }  # fmt: skip
 
 
@@ -129,11 +129,11 @@ def test_top_shows_rates_since_the_previous_query_with_failures_first(
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     for data in (first, second):
         routes = {route["label"]: route["traffic"] for route in data["routes"]}
-        assert list(routes) == ["bert", LONG, "idle"]
+        assert list(routes) == ["bert", LONG_ROUTE, "idle"]
         assert (routes["bert"]["requests"], routes["bert"]["failures"]) == (10, 10)
-        assert (routes[LONG]["requests"], routes[LONG]["client_errors"]) == (1500, 500)
-        assert routes[LONG]["failures"] == routes["idle"]["requests"] == 0
-        assert routes[LONG]["requests_per_second"] == pytest.approx(1500 / data["seconds"])
+        assert (routes[LONG_ROUTE]["requests"], routes[LONG_ROUTE]["client_errors"]) == (1500, 500)
+        assert routes[LONG_ROUTE]["failures"] == routes["idle"]["requests"] == 0
+        assert routes[LONG_ROUTE]["requests_per_second"] == pytest.approx(1500 / data["seconds"])
         assert routes["bert"]["p99_seconds"] == pytest.approx(0.0099)
         assert [each["name"] for each in data["backends"]] == ["failing", "dead", "busy"]
 
@@ -142,7 +142,7 @@ def test_top_prints_tables(admin: str, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["top", "--admin", admin, "--interval", "0.01", "--count", "1"]) == 0
     text = capsys.readouterr().out
     assert "1 of 2 workers, 4 in flight" in text
-    assert first_cells(text, "routes, failures first") == ["bert", LONG, "idle"]
+    assert first_cells(text, "routes, failures first") == ["bert", LONG_ROUTE, "idle"]
     assert first_cells(text, "backends, failures first") == ["failing", "dead", "busy"]
     assert "1 ejected, 1 up" in text
 
@@ -199,7 +199,7 @@ def test_counters_of_an_exited_worker_are_not_new_requests() -> None:
     assert change["outcomes"] == {"ok": 5}
 
 
-def test_a_flow_that_is_listed_late_has_no_new_requests() -> None:
+def test_requests_before_a_flow_was_listed_are_not_new() -> None:
     key = ("r", "", "", "", "")
     listed = flow("r", "b", {"ok": 500}, 0) | {"listed_since": 7.0}
     assert list(changes({key: listed}, {})) == []
@@ -211,7 +211,7 @@ def test_a_flow_that_is_listed_late_has_no_new_requests() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "requests"),
     [((2, 2), (2, 2), 900), ((2, 1), (2, 2), 0), ((2, 1), (1, 1), 0), ((1, 1), (2, 2), 900)],
-    ids=["all respond", "one responds again", "one has ended", "one was started"],
+    ids=["all respond", "a worker responds again", "a worker ended", "a worker was added"],
 )
 def test_requests_of_a_worker_that_responds_again_are_not_new(
     before: tuple[int, int], after: tuple[int, int], requests: int
@@ -252,7 +252,7 @@ def test_each_flow_is_read_once_however_many_routes_there_are(command: str) -> N
 def test_failures_come_first(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["routes", "--admin", admin]) == 0
     assert first_cells(capsys.readouterr().out, "routes, failures first", 1) == [
-        "bert", LONG, "idle",
+        "bert", LONG_ROUTE, "idle",
     ]  # fmt: skip
     assert main(["backends", "--admin", admin]) == 0
     text = capsys.readouterr().out
@@ -312,8 +312,8 @@ def test_a_failed_query_is_reported_and_repeated(
 def test_a_gateway_that_cannot_be_reached_at_first_is_an_error(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = {"health": [], "trace": ["x"]}.get(command, ["--count", "2"])
-    assert main([command, "--admin", "127.0.0.1:9", *more]) == 1
+    options = {"health": [], "trace": ["x"]}.get(command, ["--count", "2"])
+    assert main([command, "--admin", "127.0.0.1:9", *options]) == 1
     out, err = capsys.readouterr()
     assert (out, err.count("http://127.0.0.1:9 cannot be reached")) == ("", 1)
 
@@ -342,8 +342,8 @@ def test_health_waits_until_the_gateway_is_ready(capsys: pytest.CaptureFixture[s
 def test_trace_shows_a_failed_request(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "r-1", "--admin", admin]) == 0
     text = capsys.readouterr().out
-    for words in ("request r-1", "2023-11-14T22:13:20.250+00:00", "2 s", "timeout", "too late"):
-        assert words in text
+    for part in ("request r-1", "2023-11-14T22:13:20.250+00:00", "2 s", "timeout", "too late"):
+        assert part in text
     assert "\x1b" not in text
     assert "timeline" not in text
 
@@ -366,7 +366,7 @@ def test_trace_shows_the_timeline_and_the_inputs_that_a_gateway_keeps(
     assert "[1, 2]" in text
 
 
-def test_trace_of_an_unknown_request_says_which_requests_are_kept(
+def test_trace_of_an_unknown_request_refers_to_the_access_log(
     admin: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trace", "no-\x1bsuch", "--admin", admin]) == 1
@@ -449,23 +449,23 @@ def test_control_c_ends_a_live_command_and_restores_the_terminal(
 
 # ---- check
 
-GOOD = Path(__file__).parents[2] / "config" / "good"
-BAD = Path(__file__).parents[2] / "config" / "bad"
+VALID_CONFIGS = Path(__file__).parents[2] / "config" / "good"
+INVALID_CONFIGS = Path(__file__).parents[2] / "config" / "bad"
 
 
 def test_check_separates_warnings_from_errors(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(GOOD)
+    monkeypatch.chdir(VALID_CONFIGS)
     assert main(["check", "without-effect.yaml"]) == 0
     out, err = capsys.readouterr()
     assert "routes, first match wins" in out
     assert [line.partition(":")[0] for line in err.splitlines()[:-1]] == ["warning"] * 4
     assert err.splitlines()[-1] == "without-effect.yaml: valid, 4 warnings"
-    monkeypatch.chdir(BAD)
+    monkeypatch.chdir(INVALID_CONFIGS)
     assert main(["check", "many.yaml"]) == 2
     out, err = capsys.readouterr()
-    errors = (BAD / "many.txt").read_text("utf-8").splitlines()
+    errors = (INVALID_CONFIGS / "many.txt").read_text("utf-8").splitlines()
     assert out == ""
     assert err.splitlines() == [
         *(f"error: {line}" for line in errors), f"many.yaml: {len(errors)} errors",
@@ -473,7 +473,7 @@ def test_check_separates_warnings_from_errors(
 
 
 def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--json", str(GOOD / "without-effect.yaml")]) == 0
+    assert main(["check", "--json", str(VALID_CONFIGS / "without-effect.yaml")]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["valid"], document["errors"], len(document["warnings"])) == (True, [], 4)
     assert document["warnings"][0]["path"] == "backends.spare"
@@ -489,5 +489,5 @@ def test_the_tables_of_check_fit_80_columns(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["check", str(GOOD / f"{file}.yaml")]) == 0
+    assert main(["check", str(VALID_CONFIGS / f"{file}.yaml")]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

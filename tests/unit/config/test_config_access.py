@@ -1,4 +1,4 @@
-"""The section ``access``: the files that it names, and the secrets that errors must not contain."""
+"""The section ``access``: operations, key files, hidden secrets, missing packages, and rates."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_a_key_file_is_relative_to_the_configuration(tmp_path: Path) -> None:
 
 def test_a_malformed_key_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("ci: infergate_secret\n")
-    result = mistakes(tmp_path, "  keys_file: keys\n  rules: [{who: ['key:ci']}]\n")
+    errors = mistakes(tmp_path, "  keys_file: keys\n  rules: [{who: ['key:ci']}]\n")
     assert (
-        "routes.yaml:4: access.keys_file: the file 'keys': line 1: expected the SHA-256" in result
+        "routes.yaml:4: access.keys_file: the file 'keys': line 1: expected the SHA-256" in errors
     )
-    assert "infergate_secret" not in result
+    assert "infergate_secret" not in errors
 
 
 def test_a_password_is_not_shown(tmp_path: Path) -> None:

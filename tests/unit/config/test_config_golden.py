@@ -1,4 +1,5 @@
-"""The compiled form of each file in tests/config/good, and the errors of each file in ``bad``.
+"""The compiled form and the warnings of tests/config/good, the errors of tests/config/bad, and the
+examples in config/.
 
 ``INFERGATE_WRITE_GOLDEN=1 pytest tests/unit/config`` rewrites the expectations, for review.
 """
@@ -37,7 +38,7 @@ def stems(kind: str) -> list[str]:
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """Return everything that the rest of infergate reads from a Config."""
+    """Return the compiled parts of ``config`` as JSON data."""
     addresses = compiled.addresses(config)
     envelopes = {name: compiled.envelope_options(config, name) for name in addresses}
     recording = config.recording and config.recording.model_dump(mode="json", exclude={"path"})

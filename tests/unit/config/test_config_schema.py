@@ -23,7 +23,7 @@ from infergate.core.limits import DEFAULT_LIMITS, Limits
 NO_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DEMO = "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n"
 DOCS = Path(__file__).parents[3] / "docs"
-GOOD = Path(__file__).parents[2] / "config" / "good"
+VALID_CONFIGS = Path(__file__).parents[2] / "config" / "good"
 
 
 def test_all_limits_exist_with_their_defaults() -> None:
@@ -141,7 +141,7 @@ def paths(node: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [here, *(path for step in steps for path in paths(node[step], (*here, step)))]
 
 
-WHOLE_DATA = yaml.safe_load((GOOD / "everything.yaml").read_text(encoding="utf-8"))
+WHOLE_DATA = yaml.safe_load((VALID_CONFIGS / "everything.yaml").read_text(encoding="utf-8"))
 PATHS = [path for path in paths(WHOLE_DATA) if path]
 
 
@@ -152,11 +152,11 @@ def test_any_value_is_accepted_or_rejected_with_a_clear_message(
 ) -> None:
     data = copy.deepcopy(WHOLE_DATA)
     for path, value in changes:
-        here = data
+        node = data
         try:
             for step in path[:-1]:
-                here = here[step]
-            here[path[-1]] = value
+                node = node[step]
+            node[path[-1]] = value
         except (TypeError, IndexError, KeyError):
             continue  # removed by an earlier change
     text = yaml.safe_dump(data, sort_keys=False)

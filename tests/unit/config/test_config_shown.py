@@ -15,7 +15,7 @@ from infergate.config.values import display_names
 from infergate.plugins import RequestHook
 from infergate.runtime.console.plan import plan
 
-GOOD = Path(__file__).parents[2] / "config" / "good"
+VALID_CONFIGS = Path(__file__).parents[2] / "config" / "good"
 HASH = "5" * 63
 TEXT = """
 listeners: {{admin: {{keys: [{{name: ops, sha256: "{0}1"}}], actions: true}}}}
@@ -128,7 +128,7 @@ def test_a_change_of_hidden_values_only_is_reported() -> None:
     assert redacted_diff(config(), config(password="hunter3")) == HIDDEN_CHANGE
 
 
-@pytest.mark.parametrize("file", sorted(GOOD.glob("*.yaml")), ids=lambda each: each.stem)
+@pytest.mark.parametrize("file", sorted(VALID_CONFIGS.glob("*.yaml")), ids=lambda each: each.stem)
 def test_every_configuration_can_be_shown(file: Path) -> None:
     environ = {
         "GOOD_HOST": "0.0.0.0", "GOOD_EMPTY": "", "GOOD_BACKEND": "demo", "GOOD_NUMBER": "7",

@@ -45,7 +45,7 @@ def data(text: str, **environ: str) -> Any:
         ("=", "="),
     ],
 )
-def test_scalars_are_yaml_1_2(text: str, value: Any) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
     parsed = data(f"k: {text}\n")["k"]
     assert (parsed, type(parsed)) == (value, type(value))
 
@@ -74,7 +74,7 @@ def test_variables_are_replaced(text: str, value: Any) -> None:
     assert data(f"k: {text}\n", **environ)["k"] == value
 
 
-def test_keys_are_not_replaced() -> None:
+def test_variables_in_keys_are_not_replaced() -> None:
     assert data("${N}: 1\n", N="x") == {"${N}": 1}
 
 

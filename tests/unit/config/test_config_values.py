@@ -42,9 +42,9 @@ def test_invalid_values_are_rejected(parse: Any, text: Any, error: str) -> None:
 
 @pytest.mark.parametrize(("text", "percent"), [("p95", 95), ("p99.9", 99.9), ("p5", 5)])
 def test_hedge_percentiles_are_parsed(text: str, percent: float) -> None:
-    result = values.parse_hedge(text)
-    assert (result.after_seconds, result.percentile) == (None, pytest.approx(percent / 100))
-    assert values.hedge_text(result) == text
+    hedge = values.parse_hedge(text)
+    assert (hedge.after_seconds, hedge.percentile) == (None, pytest.approx(percent / 100))
+    assert values.hedge_text(hedge) == text
     assert values.parse_hedge("50ms") == HedgePolicy(0.05)
     assert values.hedge_text(HedgePolicy(0.05)) == "50ms"
 
@@ -97,14 +97,14 @@ def test_a_url_is_split_into_its_parts() -> None:
         values.parse_header_glob,
     ],
 )
-def test_anything_parses_or_is_a_value_error(parse: Any, value: Any) -> None:
+def test_any_value_parses_or_raises_a_value_error(parse: Any, value: Any) -> None:
     with suppress(ValueError):
         parse(value)
 
 
 @NO_DEADLINE
 @given(st.text("/:[]@?#.a1%", max_size=12))
-def test_any_url_parses_or_is_a_value_error(text: str) -> None:
+def test_any_url_parses_or_raises_a_value_error(text: str) -> None:
     with suppress(ValueError):
         values.parse_url(f"http://{text}")
 

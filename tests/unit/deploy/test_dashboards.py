@@ -1,4 +1,4 @@
-"""The metrics in the dashboard, the alerts and the rollouts are exported by a gateway."""
+"""The dashboard, the alerts and the rollouts use exported metrics; generated files are current."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rollout_queries import rollout_queries
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
-ENDINGS = {
+SUFFIXES = {
     "counter": ("_total",),
     "gauge": ("",),
     "histogram": ("_bucket", "_sum", "_count"),
@@ -36,7 +36,7 @@ GROUPING = re.compile(r"\b(?:by|without|ignoring|on)\s*\(([^)]*)\)")
 TEMPLATED = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 
 
-def labels_of(registry: CollectorRegistry) -> Iterator[tuple[Metric, set[str]]]:
+def families_with_labels(registry: CollectorRegistry) -> Iterator[tuple[Metric, set[str]]]:
     for collector in list(registry._collector_to_names):
         for family in collector.collect():
             declared = getattr(collector, "_labelnames", getattr(family, "labels", ()))
@@ -52,9 +52,9 @@ def exported() -> dict[str, set[str]]:
         config = Config.default().model_copy(update={"workers": 2})
         supervisor = Supervisor(config, ConfigHistory())
         names = {
-            f"{family.name}{ending}": labels
-            for family, labels in labels_of(supervisor._metrics.registry)
-            for ending in ENDINGS[family.type]
+            f"{family.name}{suffix}": labels
+            for family, labels in families_with_labels(supervisor._metrics.registry)
+            for suffix in SUFFIXES[family.type]
         }
         await supervisor.stop(0)
         return names
@@ -74,7 +74,7 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[tuple[str, str, str]]:
-    """Yield the position of a query, the query, and the text that uses labels of its result."""
+    """Yield the name of each query, the query, and a text that uses labels of the result."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"], target["legendFormat"]
@@ -90,21 +90,21 @@ def queries() -> Iterator[tuple[str, str, str]]:
 
 def test_every_metric_and_label_is_exported(exported: dict[str, set[str]]) -> None:
     errors = []
-    for position, query, text in queries():
+    for source, query, text in queries():
         allowed = set(PROMETHEUS_LABELS)
         for name, matchers in SAMPLE.findall(query):
             if name not in exported:
-                errors.append(f"{position}: no metric {name}")
+                errors.append(f"{source}: no metric {name}")
                 continue
             matched = set(MATCHER.findall(matchers))
             errors += [
-                f"{position}: {name} has no {label}"
+                f"{source}: {name} has no {label}"
                 for label in matched - exported[name] - PROMETHEUS_LABELS
             ]
             allowed |= exported[name]
         templated = set(TEMPLATED.findall(text))
         grouped = {each.strip() for group in GROUPING.findall(query) for each in group.split(",")}
-        errors += [f"{position}: no label {label}" for label in (grouped | templated) - allowed]
+        errors += [f"{source}: no label {label}" for label in (grouped | templated) - allowed]
     assert not errors
     assert exported["infergate_requests_total"] >= {"route", "outcome"}  # the fixture is not empty
     assert exported["infergate_worker_restarts_total"] == set()

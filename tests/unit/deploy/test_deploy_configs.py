@@ -1,4 +1,4 @@
-"""The configurations under deploy/ are valid and fit the manifests around them."""
+"""Configurations are valid, and agree with the manifests, the image, Compose and systemd."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIGS = [
     DEPLOY / "rollouts" / "argo" / "routes.yaml",
 ]
 WORKER_BYTES = 100 * 2**20
-"""A generous bound for the memory of an idle process."""
+"""An upper bound for the memory of an idle process."""
 STOP_SECONDS = 10
 """Seconds in addition to the drain: 5 for the last spans or a hanging worker, and a few more."""
 
@@ -85,8 +85,8 @@ def manifests_of_kind(overlay: str, kind: str) -> list[Manifest]:
 
 
 def manifest(overlay: str, kind: str) -> Manifest:
-    (result,) = manifests_of_kind(overlay, kind)
-    return result
+    (single,) = manifests_of_kind(overlay, kind)
+    return single
 
 
 def pod(overlay: str) -> Manifest:
@@ -137,7 +137,7 @@ def test_container_ports_equal_the_ports_of_the_listeners(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_probes_are_wired_to_the_drain(overlay: str) -> None:
+def test_probes_and_the_grace_period_fit_the_drain(overlay: str) -> None:
     container, drain = gateway(overlay), config_of(overlay).drain
     paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "startup")}
     assert set(paths.values()) == {"/healthz"}  # a drain or a dead backend must not cause a restart
@@ -213,7 +213,7 @@ def test_the_sidecars_server_is_the_gateways_backend() -> None:
 def test_the_sidecar_reloads_a_config_map_with_a_fixed_name() -> None:
     assert manifest("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
     assert config_of("sidecar").reload.watch
-    # The name is followed by a hash of the contents.
+    # kustomize appends a hash of the contents to the name.
     assert manifest("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")
 
 
@@ -234,7 +234,7 @@ def test_the_manifests_of_the_fleet_refer_to_each_other() -> None:
         assert constraint["labelSelector"]["matchLabels"] == labels
 
 
-def test_the_fleet_resolves_servers_and_is_resolvable() -> None:
+def test_headless_services_resolve_to_servers_and_gateways() -> None:
     services = {
         each["metadata"]["name"]: each["spec"] for each in manifests_of_kind("fleet", "Service")
     }

@@ -92,11 +92,11 @@ def test_dependabot_issue_forms_and_pre_commit_hooks_are_valid() -> None:
         assert all((PROJECT / each).exists() for each in arguments if "/" in each)
 
 
-def test_all_architectures_have_the_base_of_one_lookup() -> None:
+def test_all_architectures_use_the_base_image_of_one_lookup() -> None:
     text = (PROJECT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
     jobs = yaml.safe_load(text)["jobs"]
     (lookup,) = (step for step in jobs["build"]["steps"] if step.get("id") == "base")
-    assert "strategy" not in jobs["build"], "the job runs once"
+    assert "strategy" not in jobs["build"], "the job build must run only once"
     assert text.count("{{.Manifest.Digest}}") == lookup["run"].count("{{.Manifest.Digest}}") == 1
     outputs = {
         name: re.findall(r"steps\.base\.outputs\.(\w+)", value)
@@ -115,7 +115,7 @@ def test_all_architectures_have_the_base_of_one_lookup() -> None:
 def test_the_base_of_the_image_is_named_once() -> None:
     image = (PROJECT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
     (base,) = re.findall(r"^FROM (\S+) AS base$", image, re.MULTILINE)
-    assert image.index("\nARG PYTHON=base\n") < image.index("\nFROM "), "an ARG of all stages"
+    assert image.index("\nARG PYTHON=base\n") < image.index("\nFROM "), "ARG must precede FROM"
     assert re.findall(r"^FROM \$\{PYTHON\}", image, re.MULTILINE) == ["FROM ${PYTHON}"] * 2
     (name,) = re.findall(r"BASE_NAME=docker.io/library/(\S+)", image)
     assert base.partition("@")[0] == name

@@ -109,7 +109,7 @@ async def test_a_stream_yields_each_response(gateway: Gateway) -> None:
     assert [int(each.outputs[0].numpy()[0]) for each in responses] == [0, 1, 2]
 
 
-async def test_metadata_and_readiness(gateway: Gateway) -> None:
+async def test_metadata_is_returned_and_draining_ends_readiness(gateway: Gateway) -> None:
     metadata = await gateway.metadata("simple")
     assert [each.name for each in metadata.inputs] == ["INPUT0", "INPUT1"]
     assert await gateway.is_ready()
@@ -159,18 +159,18 @@ async def test_invalid_calls_have_the_errors_of_a_frontend(
         await gateway.infer(request_)
 
 
-ANY: Any = None
-X = tensor("INPUT0", np.zeros(3, np.float32))
+NO_REQUEST: Any = None
+INPUT0 = tensor("INPUT0", np.zeros(3, np.float32))
 
 
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (ANY, "request must be InferRequest, not NoneType"),
-        (identity(X, version=1), "request.version must be str, not int"),
+        (NO_REQUEST, "request must be InferRequest, not NoneType"),
+        (identity(INPUT0, version=1), "request.version must be str, not int"),
         (identity("x"), r"request.inputs\[0\] must be Tensor, not str"),
         (
-            identity(X, Tensor("x", "FP32", (3,), bytes(12))),  # type: ignore[arg-type]
+            identity(INPUT0, Tensor("x", "FP32", (3,), bytes(12))),  # type: ignore[arg-type]
             r"request.inputs\[1\].datatype must be Datatype, not str",
         ),
         (identity(outputs=("x",)), r"request.outputs\[0\] must be RequestedOutput, not str"),

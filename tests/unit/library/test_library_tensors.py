@@ -60,7 +60,7 @@ def test_the_datatype_is_inferred_or_as_requested(
 
 
 @pytest.mark.parametrize("datatype", [None, Datatype.BYTES])
-def test_texts_and_bytes_become_bytes(datatype: Datatype | None) -> None:
+def test_texts_and_bytes_become_bytes_tensors(datatype: Datatype | None) -> None:
     actual = tensor("x", ["ä", b"\0"], datatype)
     assert actual.datatype is Datatype.BYTES
     assert actual.numpy().tolist() == ["ä".encode(), b"\0"]

@@ -36,12 +36,12 @@ def texts(name: str, *elements: bytes) -> Tensor:
     return Tensor(name, Datatype.BYTES, (len(elements),), pack_bytes(elements))
 
 
-ONE = fp32("A", 0x3F800000)
-TWO = fp32("B", 0x40000000)
-NAN = fp32("A", 0x7FC00001)
-REQUEST = InferRequest("m", "1", "id", {"n": 1, "t": "x"}, (ONE,), (RequestedOutput("A"),))
-RESPONSE = InferResponse("m", "1", "id", {"n": 1}, (ONE, TWO))
-PLAIN = InferRequest("m", "1", "id", inputs=(ONE,))
+A_ONE = fp32("A", 0x3F800000)
+B_TWO = fp32("B", 0x40000000)
+A_NAN = fp32("A", 0x7FC00001)
+REQUEST = InferRequest("m", "1", "id", {"n": 1, "t": "x"}, (A_ONE,), (RequestedOutput("A"),))
+RESPONSE = InferResponse("m", "1", "id", {"n": 1}, (A_ONE, B_TWO))
+PLAIN = InferRequest("m", "1", "id", inputs=(A_ONE,))
 
 
 def note_of(differences: Iterator[str]) -> str:
@@ -68,10 +68,10 @@ def note_of(differences: Iterator[str]) -> str:
         ({"parameters": {"n": 1.0, "t": "x"}}, "wrong"),
         ({"parameters": {"n": 1, "t": "x", "z": 0}}, "wrong"),
         ({"outputs": (RequestedOutput("A"), RequestedOutput("B"))}, "wrong"),
-        ({"inputs": (replace(ONE, shape=(1, 1)),)}, "wrong"),
-        ({"inputs": (TWO,)}, "wrong"),
+        ({"inputs": (replace(A_ONE, shape=(1, 1)),)}, "wrong"),
+        ({"inputs": (B_TWO,)}, "wrong"),
         ({"inputs": (fp32("A", 0x3F800001),)}, "wrong"),
-        ({"inputs": (Tensor("A", Datatype.INT32, ONE.shape, ONE.data),)}, "wrong"),
+        ({"inputs": (Tensor("A", Datatype.INT32, A_ONE.shape, A_ONE.data),)}, "wrong"),
         ({"outputs": (RequestedOutput("C"),)}, "wrong"),
     ],
 )
@@ -89,9 +89,9 @@ def test_changes_of_the_request_are_noted(changed: dict[str, Any], expected: str
         ({"model": "theirs"}, "wrong"),
         ({"id": "other"}, "wrong"),
         ({"version": "2"}, "wrong"),
-        ({"outputs": (TWO,)}, "wrong"),
-        ({"outputs": (TWO, ONE)}, "wrong"),
-        ({"outputs": (ONE, TWO, fp32("C", 0))}, "wrong"),
+        ({"outputs": (B_TWO,)}, "wrong"),
+        ({"outputs": (B_TWO, A_ONE)}, "wrong"),
+        ({"outputs": (A_ONE, B_TWO, fp32("C", 0))}, "wrong"),
     ],
 )
 def test_changes_of_the_response_are_noted(changed: dict[str, Any], expected: str) -> None:
@@ -99,9 +99,9 @@ def test_changes_of_the_response_are_noted(changed: dict[str, Any], expected: st
 
 
 def test_lost_nan_payloads_are_noted() -> None:
-    sent = replace(PLAIN, inputs=(NAN,))
-    other = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
-    assert note_of(request_differences(sent, other)) == "NaN payloads are lost"
+    sent = replace(PLAIN, inputs=(A_NAN,))
+    received = replace(PLAIN, inputs=(fp32("A", 0x7FC00000),))
+    assert note_of(request_differences(sent, received)) == "NaN payloads are lost"
     assert note_of(request_differences(sent, PLAIN)) == "wrong"
 
 
@@ -115,7 +115,7 @@ def test_a_server_may_compute_all_outputs() -> None:
 
 def test_outputs_must_have_the_requested_order() -> None:
     request = replace(PLAIN, outputs=(RequestedOutput("B"), RequestedOutput("A")))
-    assert not [*response_differences(RESPONSE, replace(RESPONSE, outputs=(TWO, ONE)), request)]
+    assert not [*response_differences(RESPONSE, replace(RESPONSE, outputs=(B_TWO, A_ONE)), request)]
     assert note_of(response_differences(RESPONSE, RESPONSE, request)) == "wrong"
 
 
@@ -130,7 +130,7 @@ def test_outputs_must_have_the_requested_order() -> None:
         (texts("A"), "wrong"),
         (texts("A", b"none"), "wrong"),
         (texts("A", b"x:2:x"), "wrong"),
-        (ONE, "wrong"),
+        (A_ONE, "wrong"),
     ],
 )
 def test_changes_of_classes_are_noted(output: Tensor, expected: str) -> None:

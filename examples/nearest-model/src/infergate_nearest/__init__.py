@@ -37,7 +37,7 @@ class Options:
 
 
 class Nearest(PythonModel):
-    """query FP32 [-1, D] → index INT64 and distance FP32 [-1, count], the nearest first."""
+    """Maps query FP32 [-1, D] to index INT64 and distance FP32 [-1, count], the nearest first."""
 
     options_type = Options
 

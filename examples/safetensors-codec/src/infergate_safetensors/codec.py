@@ -169,7 +169,7 @@ class SafetensorsCodec:
                 return _read_response(body, operation, limits)
             if isinstance(operation, ModelMetadataRequest):
                 return _read_model(body, limits)
-        except GatewayError as error:  # the checks of requests, applied to a response
+        except GatewayError as error:  # raised by the checks of requests
             raise backend_failure(Kind.BACKEND_GARBAGE, error.public) from None
         raise backend_failure(Kind.BACKEND_GARBAGE, "the server answered another operation")
 
