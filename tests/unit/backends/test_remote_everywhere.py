@@ -1,4 +1,4 @@
-"""One operation on every endpoint, with the responses or one combined error."""
+"""``perform_on_all``: one operation on all endpoints, with the responses or one error."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_all_tasks_end_before_the_first_error_is_raised() -> None:
     assert "another" in caught.value.detail
 
 
-async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> None:
+async def test_an_exhausted_memory_budget_is_named() -> None:
     exhausted = GatewayError(Kind.OVERLOADED, "no memory", retry_after=1.0, limit=IN_FLIGHT_BYTES)
     with raises_kind(Kind.OVERLOADED) as caught:
         await backend(ScriptedUpstream(b=exhausted)).perform_on_all(LOAD, new_context())
