@@ -252,7 +252,7 @@ async def test_a_drain_cancels_requests_after_the_grace_period() -> None:
         assert await peer.reads_eof()
 
 
-async def test_a_response_longer_than_a_frame_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_over_the_frame_limit_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.transport.framed.frame_reader.MAX_LENGTH", 100)
     async with frame_harness(LIMITS) as harness:
         peer = await harness.connect()

@@ -1,4 +1,4 @@
-"""The HTTP/2 engine on real sockets: timeouts, and frames that gRPC clients do not expose."""
+"""The HTTP/2 engine on real sockets: timeouts, refusals, retries and long messages."""
 
 import asyncio
 import dataclasses
@@ -99,7 +99,7 @@ Connect = Callable[..., Awaitable[tuple[GrpcHarness, Peer]]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Connect to servers with given limits."""
+    """Yield a function that starts a server and connects a raw client."""
     async with AsyncExitStack() as stack:
 
         async def start(limits: Limits = QUICK, data: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
@@ -133,7 +133,7 @@ async def test_an_unread_response_is_reset(connect: Connect) -> None:
 
 
 @tried_repeatedly
-async def test_a_silent_client_gets_a_ping(connect: Connect) -> None:
+async def test_a_silent_client_gets_pings_and_is_disconnected(connect: Connect) -> None:
     _, peer = await connect()
     for _ in range(3):
         ping = await peer.read_kind(frames.PING)
