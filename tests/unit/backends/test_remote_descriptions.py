@@ -12,7 +12,7 @@ import remote_kit
 from remote_kit import FakeCodec, FakeUpstream
 
 from gateway_errors import raises_kind
-from infergate.backends import remote
+from infergate.backends import remote as remote_module
 from infergate.backends.remote import RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON, detect_profile
@@ -85,9 +85,9 @@ def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[A
 
 async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
     codec = DescribingCodec()
-    created = backend(codec)
+    remote = backend(codec)
     description = replace(MODEL, max_batch_size=8, decoupled=False)
-    tasks = [created.describe("m", "1", call()) for _ in range(5)]
+    tasks = [remote.describe("m", "1", call()) for _ in range(5)]
     assert await asyncio.gather(*tasks) == [description] * 5
     assert codec.requests == [
         ModelMetadataRequest("m", "1"),
@@ -129,12 +129,12 @@ async def test_a_missing_configuration_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, expected_requests: int
 ) -> None:
     """A failed query for the configuration is soon repeated unless its error is permanent."""
-    monkeypatch.setattr(remote, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(remote_module, "STALE_SECONDS", 0.0)
     codec = DescribingCodec()
     codec.responses[messages.ModelConfigRequest] = error_from_server(kind)
-    created = backend(codec, TRITON)
+    remote = backend(codec, TRITON)
     for _ in range(2):
-        assert await created.describe("m", "", call()) == MODEL
+        assert await remote.describe("m", "", call()) == MODEL
     assert codec.count(messages.ModelConfigRequest) == expected_requests
 
 
@@ -160,12 +160,12 @@ async def test_waiting_for_a_description_ends_at_the_deadline() -> None:
             return RpcResponse()
 
     silent = asyncio.Event()
-    created = backend(DescribingCodec(), TRITON)
-    created._sender._upstream = Silent()  # type: ignore[misc]
-    first = asyncio.create_task(created.describe("m", "", call()))
+    remote = backend(DescribingCodec(), TRITON)
+    remote._sender._upstream = Silent()  # type: ignore[misc]
+    first = asyncio.create_task(remote.describe("m", "", call()))
     await asyncio.sleep(0)
     with raises_kind(Kind.TIMEOUT, match="backend 'b1': the deadline has passed"):
-        await created.describe("m", "", call(0.02))
+        await remote.describe("m", "", call(0.02))
     silent.set()
     assert (await first).max_batch_size == 8
 
@@ -202,9 +202,9 @@ async def test_a_mismatching_request_is_checked_with_refreshed_metadata(
     codec = DescribingCodec(needs_metadata=True)
     codec.rejection_kind = kind
     codec.rejected_model = codec.responses[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
-    created = backend(codec)
-    new = await change_metadata(codec, created, monkeypatch)
-    assert await created.perform(InferRequest("m"), call()) == messages.InferResponse("m")
+    remote = backend(codec)
+    new = await change_metadata(codec, remote, monkeypatch)
+    assert await remote.perform(InferRequest("m"), call()) == messages.InferResponse("m")
     assert [model for model in codec.used_models if isinstance(model, ModelMetadata)] == [new]
 
 
@@ -214,16 +214,16 @@ async def test_a_request_that_contradicts_refreshed_metadata_is_rejected(
     """A mismatch causes metadata to be fetched again, but at most once a second."""
     codec = DescribingCodec(needs_metadata=True)
     codec.rejected_model = codec.responses[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
-    created = backend(codec)
+    remote = backend(codec)
     for _ in range(3):
         with pytest.raises(GatewayError, match="does not fit"):
-            await created.perform(InferRequest("m"), call())
+            await remote.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 1
-    new = await change_metadata(codec, created, monkeypatch)
+    new = await change_metadata(codec, remote, monkeypatch)
     codec.rejected_model = new
-    assert await created.describe("m", "", call(), refresh=True) == new
+    assert await remote.describe("m", "", call(), refresh=True) == new
     with pytest.raises(GatewayError, match="does not fit"):
-        await created.perform(InferRequest("m"), call())
+        await remote.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 2
 
 
@@ -257,11 +257,11 @@ async def test_a_mismatching_response_invalidates_the_metadata(
     codec = DescribingCodec(needs_metadata=True)
     codec.responses[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     codec.responses[InferRequest] = error_from_server(kind)
-    created = backend(codec)
-    new = await change_metadata(codec, created, monkeypatch)
+    remote = backend(codec)
+    new = await change_metadata(codec, remote, monkeypatch)
     with raises_kind(kind):
-        await created.perform(InferRequest("m"), call())
-    assert (await created.describe("m", "", call()) == new) is is_refreshed
+        await remote.perform(InferRequest("m"), call())
+    assert (await remote.describe("m", "", call()) == new) is is_refreshed
 
 
 @pytest.mark.parametrize(
@@ -307,13 +307,13 @@ async def test_the_profile_decides_whether_classes_are_supported(
 async def test_an_unprofiled_server_is_detected_only_for_classifications() -> None:
     """Pass-through reads the profile for each request and must not wait for a server."""
     codec = DescribingCodec()
-    created = backend(codec)
-    assert await created.request_profile(call()) is GENERIC
+    remote = backend(codec)
+    assert await remote.request_profile(call()) is GENERIC
     assert codec.requests == []
-    assert await created.supports_classification(call())
-    assert await created.supports_classification(call())
+    assert await remote.supports_classification(call())
+    assert await remote.supports_classification(call())
     assert codec.count(messages.ServerMetadataRequest) == 1
-    assert await created.request_profile(call()) == TRITON
+    assert await remote.request_profile(call()) == TRITON
     assert await backend(codec, KSERVE).request_profile(call()) is KSERVE
 
 
@@ -413,18 +413,18 @@ NOT_UNDERSTOOD = [
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_request_that_is_not_understood_is_sent_in_another_form(kind: Kind) -> None:
-    codec, created = codec_and_backend()
+    codec, remote = codec_and_backend()
     codec.responses[ModelMetadataRequest] = error_from_server(kind)
-    assert await created.describe("m", "", call()) == MODEL
+    assert await remote.describe("m", "", call()) == MODEL
     assert codec.alternative_requests == 1
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - set(NOT_UNDERSTOOD), key=lambda k: k.value))
 async def test_other_failures_are_reported_without_another_request(kind: Kind) -> None:
-    codec, created = codec_and_backend()
+    codec, remote = codec_and_backend()
     codec.responses[ModelMetadataRequest] = error_from_server(kind)
     with raises_kind(kind):
-        await created.describe("m", "", call())
+        await remote.describe("m", "", call())
     assert codec.alternative_requests == 0
 
 
@@ -433,31 +433,31 @@ async def test_metadata_that_the_server_does_not_implement_needs_a_declaration(
     name: str, declared: str
 ) -> None:
     """The suggested declaration has the model's name for clients."""
-    codec, created = codec_and_backend()
+    codec, remote = codec_and_backend()
     codec.has_alternative = False
     codec.responses[ModelMetadataRequest] = error_from_server(Kind.UNSUPPORTED)
     context = call()
     context.record.model = name
     text = rf'model .m.; declare .* models: \{{"{declared}": \{{inputs:'
     with raises_kind(Kind.UNSUPPORTED, match=text):
-        await created.describe("m", "", context)
+        await remote.describe("m", "", context)
 
 
 async def test_an_inference_is_never_sent_in_another_form() -> None:
-    codec, created = codec_and_backend()
+    codec, remote = codec_and_backend()
     codec.responses[InferRequest] = error_from_server(Kind.BACKEND_ERROR)
     with pytest.raises(GatewayError):
-        await created.perform(InferRequest("m"), call())
+        await remote.perform(InferRequest("m"), call())
     assert codec.alternative_requests == 0
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None:
-    codec, created = codec_and_backend()
+    codec, remote = codec_and_backend()
     codec.responses[ModelMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
     codec.alternative_result = error_from_server(kind)
     with raises_kind(Kind.UNSUPPORTED) as caught:
-        await created.perform(InferRequest("m"), call())
+        await remote.perform(InferRequest("m"), call())
     assert caught.value.public == (
         "backend 'b1' does not provide the metadata of model 'm'; declare it under 'models' "
         "in the gateway's configuration, for example: models: "
@@ -466,32 +466,32 @@ async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None
     )
     context = call()
     context.policy = RoutePolicy(declared_metadata=MODEL)
-    assert await created.perform(InferRequest("m"), context) == messages.InferResponse("m")
+    assert await remote.perform(InferRequest("m"), context) == messages.InferResponse("m")
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_only_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None:
-    codec, created = codec_and_backend()
+    codec, remote = codec_and_backend()
     codec.responses[ModelMetadataRequest] = error_from_server(Kind.NOT_FOUND)
     codec.alternative_result = error_from_server(kind)
     with pytest.raises(
         GatewayError, match=r"does not provide the metadata .* declare it"
     ) as caught:
-        await created.perform(InferRequest("m"), call())
+        await remote.perform(InferRequest("m"), call())
     assert caught.value.kind is (kind if kind is Kind.NOT_FOUND else Kind.UNSUPPORTED)
 
 
 async def test_other_operations_report_the_first_failure() -> None:
-    codec, created = codec_and_backend()
+    codec, remote = codec_and_backend()
     codec.responses[messages.ServerMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
     codec.alternative_result = error_from_server(Kind.UNSUPPORTED)
     with raises_kind(Kind.BACKEND_GARBAGE):
-        await created.perform(messages.ServerMetadataRequest(), call())
+        await remote.perform(messages.ServerMetadataRequest(), call())
 
 
 async def test_a_server_that_disappeared_is_reported() -> None:
-    codec, created = codec_and_backend()
+    codec, remote = codec_and_backend()
     codec.responses[ModelMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
     codec.alternative_result = error_from_server(Kind.CONNECT)
     with raises_kind(Kind.CONNECT):
-        await created.describe("m", "", call())
+        await remote.describe("m", "", call())

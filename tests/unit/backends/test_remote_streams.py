@@ -226,11 +226,11 @@ async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
     monkeypatch.setattr(single_flight, "STALE_SECONDS", 0.0)
     descriptions = {**model_info(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
     upstream = Upstream([response("0")], descriptions=descriptions)
-    created = backend(upstream, profile=TRITON)
+    remote = backend(upstream, profile=TRITON)
     with pytest.raises(GatewayError, match="it is decoupled"):
-        await anext(created.stream(REQUEST, new_context()))
+        await anext(remote.stream(REQUEST, new_context()))
     upstream.descriptions |= model_info(decoupled=True)
-    assert [each.id async for each in created.stream(REQUEST, new_context())] == ["0"]
+    assert [each.id async for each in remote.stream(REQUEST, new_context())] == ["0"]
 
 
 async def test_a_rejection_after_a_response_is_reported() -> None:

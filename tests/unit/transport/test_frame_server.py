@@ -34,7 +34,7 @@ async def quick() -> AsyncIterator[FrameHarness]:
         yield harness
 
 
-async def test_sequential_requests(harness: FrameHarness, peer: FramePeer) -> None:
+async def test_requests_share_a_connection(harness: FrameHarness, peer: FramePeer) -> None:
     assert await peer.exchange(b"one") == b"POST one"
     assert await peer.exchange(b"two" * 300) == b"POST " + b"two" * 300
     call, other = harness.app.calls

@@ -171,7 +171,7 @@ async def test_calls_beyond_the_stream_limit_wait(
 ) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, streams=10))
     wire = request("Echo", b"x" * 10_000)
-    await rpc_upstream.exchange(wire, harness.endpoint, 30)  # the client knows the limit now
+    await rpc_upstream.exchange(wire, harness.endpoint, 30)  # now the client knows the limit
     responses = await asyncio.gather(
         *(rpc_upstream.exchange(wire, harness.endpoint, 30) for _ in range(200))
     )
@@ -379,11 +379,11 @@ async def test_responses_are_read_as_they_are_consumed(pair: Pair) -> None:
     size = 100_000
     responses = pair.stream("Repeat", b"x" * size + b" 1000")
     assert len(join_parts((await anext(responses)).message)) == size
-    assert await until_idle(lambda: pair.app.produced) < 500  # the maximum HTTP/2 window
+    assert await until_idle(lambda: pair.app.produced) < 500  # the HTTP/2 window limits them
     assert len([response async for response in responses]) == 999
 
 
-async def test_streams_with_and_without_responses(pair: Pair) -> None:
+async def test_streams_may_have_any_number_of_responses(pair: Pair) -> None:
     for count in (0, 3):
         wire = request("Repeat", b"a %d" % count, **{"x-b": "2"})
         responses = [each async for each in pair.upstream.stream(wire, pair.endpoint, None)]

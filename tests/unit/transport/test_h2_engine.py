@@ -240,7 +240,7 @@ async def test_long_compressed_messages_are_counted_inflated(connect: Connect) -
         assert await pending == data
 
 
-async def test_long_messages_in_both_directions() -> None:
+async def test_long_messages_are_complete_in_both_directions() -> None:
     data = bytes(range(256)) * (64 * 4096)  # 64 MiB
     async with connected_pair(Limits(connect_time=10)) as (harness, upstream):
         wire = RpcRequest("/t.T/Echo", (data,))
@@ -430,7 +430,7 @@ async def test_requests_larger_than_the_servers_windows_are_sent() -> None:
     assert bytes(received[5:]) == b"aaa" + b"b" * 500_000
 
 
-async def test_concurrent_long_messages_in_both_directions() -> None:
+async def test_concurrent_long_messages_are_complete() -> None:
     wire = RpcRequest("/t.T/Echo", (bytes(4_000_000),))
     limits = Limits(connect_time=10, idle_body_time=3600)
     async with asyncio.timeout(250), connected_pair(limits) as (harness, upstream):

@@ -285,7 +285,7 @@ async def test_capacity_offered_to_a_cancelled_waiter_goes_to_the_next_waiter(
 
         def notify_and_cancel(connection: GrpcClientConnection | None = None) -> None:
             notify(connection)
-            second.cancel()  # just after it was notified
+            second.cancel()  # just after the waiter was notified
 
         monkeypatch.setattr(pool, "notify_capacity", notify_and_cancel)
         for connection in pool._connections:

@@ -14,7 +14,7 @@ from infergate.transport.server.admission import Admission
 from waiting import until
 
 
-async def test_requests_of_an_aiohttp_client(harness: HttpHarness) -> None:
+async def test_requests_of_an_aiohttp_client_are_served(harness: HttpHarness) -> None:
     url = f"http://127.0.0.1:{harness.server.address.port}/v2/a%2Fb?x=1&y=%20"
     async with aiohttp.ClientSession() as session:
         for _ in range(3):

@@ -141,7 +141,7 @@ class RawResponse:
 
 @dataclasses.dataclass
 class Peer:
-    """A raw client."""
+    """A client that sends raw bytes."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

@@ -63,7 +63,7 @@ async def test_sums_wrap_like_c(backend: BuiltinBackend) -> None:
 
 
 @pytest.mark.parametrize("sequence", [1, 2**64 - 1, "a", "ü" * 128])
-async def test_accepted_ids(backend: BuiltinBackend, sequence: Any) -> None:
+async def test_valid_sequence_ids_are_accepted(backend: BuiltinBackend, sequence: Any) -> None:
     assert await total(backend, request_message(4, sequence, start=True)) == 4
     assert await total(backend, request_message(4, sequence)) == 8
 
@@ -112,12 +112,12 @@ async def test_invalid_requests_are_refused(
 
 async def test_a_refused_request_does_not_change_the_sum(backend: BuiltinBackend) -> None:
     await infer(backend, request_message(1, 1, start=True))
-    bad = request_message(10, 1)
+    valid = request_message(10, 1)
     for output in (RequestedOutput("X"), RequestedOutput("OUTPUT", {"classification": -1})):
         await rejection(
             backend,
             InferRequest(
-                bad.model, parameters=bad.parameters, inputs=bad.inputs, outputs=(output,)
+                valid.model, parameters=valid.parameters, inputs=valid.inputs, outputs=(output,)
             ),
         )
     assert await total(backend, request_message(1, 1)) == 2

@@ -46,7 +46,7 @@ def test_simple_string_computes_the_results_of_simple(
 
 
 @pytest.mark.parametrize("element", [b"+5", b"-0", b"0005", b"0" * 5000 + b"7"])
-async def test_accepted_decimal_spellings(backend: BuiltinBackend, element: bytes) -> None:
+async def test_decimal_spellings_are_accepted(backend: BuiltinBackend, element: bytes) -> None:
     left = strings("INPUT0", [[element] * 16])
     right = strings("INPUT1", [[b"0"] * 16])
     response = await infer(backend, InferRequest("simple_string", inputs=(left, right)))

@@ -38,7 +38,7 @@ def test_name_and_protocol() -> None:
         messages.ModelReadyRequest("simple", "1"),
     ],
 )
-async def test_health_of_embedded_models(backend: BuiltinBackend, operation: object) -> None:
+async def test_all_health_requests_succeed(backend: BuiltinBackend, operation: object) -> None:
     assert await backend.perform(operation, CONTEXT) == messages.HealthStatus(ok=True)  # type: ignore[arg-type]
 
 
@@ -92,7 +92,7 @@ async def test_metadata_names_the_model_and_real_datatypes(
 
 
 @pytest.mark.parametrize("kind", [messages.ModelReadyRequest, ModelMetadataRequest, InferRequest])
-async def test_unknown_model_and_version(backend: BuiltinBackend, kind: type) -> None:
+async def test_unknown_models_are_not_found(backend: BuiltinBackend, kind: type) -> None:
     assert await rejection(backend, kind("nope"), Kind.NOT_FOUND) == "unknown model 'nope'"
     for version in ("2", "01", "x"):
         error = await rejection(backend, kind("simple", version), Kind.NOT_FOUND)

@@ -52,7 +52,7 @@ async def test_extreme_pixels_cause_no_warning_and_affect_no_other_image(
     )
 
 
-async def test_an_empty_batch(backend: BuiltinBackend) -> None:
+async def test_an_empty_batch_has_no_scores(backend: BuiltinBackend) -> None:
     request = InferRequest("digits", inputs=(fp32("IMAGE", np.zeros((0, 8, 8))),))
     assert (await infer(backend, request)).outputs[0].shape == (0, 10)
 

@@ -25,7 +25,7 @@ async def test_outputs_share_the_memory_of_inputs(
     assert output.data is data
 
 
-async def test_several_inputs_and_requested_outputs(backend: BuiltinBackend) -> None:
+async def test_each_input_has_an_output(backend: BuiltinBackend) -> None:
     inputs = (int32("INPUT2", [2]), strings("INPUT0", [b"a", b""]), fp32("INPUT11", [[0.5]]))
     response = await infer(backend, InferRequest("identity", inputs=inputs))
     assert [(o.name, o.datatype, o.data) for o in response.outputs] == [
@@ -54,7 +54,7 @@ async def test_other_input_names_are_refused(backend: BuiltinBackend, name: str)
     assert f"unexpected inference input '{name}' for model 'identity'" in error
 
 
-async def test_other_rejected_requests(backend: BuiltinBackend) -> None:
+async def test_invalid_inputs_and_outputs_are_rejected(backend: BuiltinBackend) -> None:
     x = fp32("INPUT0", [1.0])
     assert "got 0 inputs" in await rejection(backend, InferRequest("identity"))
     assert "already exists" in await rejection(backend, InferRequest("identity", inputs=(x, x)))

@@ -52,7 +52,7 @@ async def test_an_empty_tensor_has_no_responses(backend: BuiltinBackend) -> None
     assert [r async for r in backend.stream(request_message([], []), CONTEXT)] == []
 
 
-async def test_requested_outputs(backend: BuiltinBackend) -> None:
+async def test_only_requested_outputs_are_sent(backend: BuiltinBackend) -> None:
     request = request_message([9], [0], outputs=requested_outputs("IDX"))
     (response,) = [r async for r in backend.stream(request, CONTEXT)]
     assert [output.name for output in response.outputs] == ["IDX"]

@@ -49,7 +49,7 @@ def rejected_status(data: bytes) -> int:
     return caught.value.status
 
 
-def test_a_request_in_one_piece() -> None:
+def test_a_request_in_one_piece_is_parsed() -> None:
     head, body = receive(
         make_reader(), POST + b"X-A: 1\r\nx-a: \t2 \r\nContent-Length: 2\r\n\r\nhi"
     )
@@ -87,7 +87,7 @@ def test_a_complete_request_leaves_no_state(data: bytes) -> None:
         (b"HTTP/1.0\r\nConnection: keep-alive, close\r\n", False, True),
     ],
 )
-def test_keep_alive(line: bytes, keep_alive: bool, is_http10: bool) -> None:
+def test_keep_alive_is_read(line: bytes, keep_alive: bool, is_http10: bool) -> None:
     head, _ = receive(make_reader(), b"GET / " + line + b"\r\n")
     assert (head.keep_alive, head.is_http10) == (keep_alive, is_http10)
 
@@ -103,7 +103,7 @@ def test_keep_alive(line: bytes, keep_alive: bool, is_http10: bool) -> None:
         (b"HTTPS://other:1/a/b?c?d#e", "/a/b", "c?d"),
     ],
 )
-def test_targets(target: bytes, path: str, query: str) -> None:
+def test_targets_are_split_into_path_and_query(target: bytes, path: str, query: str) -> None:
     head, _ = receive(make_reader(), b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (head.path, head.query, head.error) == (path, query, None)
 

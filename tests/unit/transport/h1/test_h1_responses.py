@@ -332,7 +332,7 @@ def test_an_interim_response_has_no_body(
 @pytest.mark.parametrize("line", [b"A: b", b"A: b\0", b"Content-Length: 9"])
 def test_a_finished_reader_is_freed_without_garbage_collection(line: bytes) -> None:
     class WeakReader(LenientReader):
-        """Supports weak references."""
+        """A ``LenientReader`` that supports weak references."""
 
     gc.disable()
     try:

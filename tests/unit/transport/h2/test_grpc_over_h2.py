@@ -148,7 +148,7 @@ def test_a_long_message_is_the_last_after_a_stop(*, requested: bool) -> None:
     assert (reader.is_empty, reader.missing_bytes) == (True, 0)
 
 
-async def test_a_long_compressed_message_in_pieces() -> None:
+async def test_a_long_compressed_message_may_arrive_in_pieces() -> None:
     data = random.Random(0).randbytes(90_000)
     reader, body = MessageReader(100_000, "gzip"), framed(gzip.compress(data), 1)
     reader.add([body[:70_000]])
@@ -355,7 +355,7 @@ def test_written_trailers_are_read_back(details: str, code: int) -> None:
         ([("x", "y")], None),
     ],
 )
-def test_status_codes(pairs: list[tuple[str, str]], code: int | None) -> None:
+def test_status_codes_are_read(pairs: list[tuple[str, str]], code: int | None) -> None:
     assert ResponseHeaders(block(*pairs)).code == code
 
 

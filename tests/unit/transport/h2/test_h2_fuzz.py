@@ -157,7 +157,7 @@ def test_bytes_are_accepted_as_by_h2(wire_bytes: bytes) -> None:
         stricter = ("too many", "too_many", "too long", "a closed stream", "size is wrong for its")
         reason = events[-1].reason
         if "never opened" in reason and _ALTSVC in frame_kinds(wire_bytes):
-            return  # for h2, ALTSVC opens the stream
+            return  # in h2, an ALTSVC frame opens the stream
         is_stricter = any(word in reason for word in stricter)
         assert is_stricter or reason in _UNCHECKED_BY_H2, (reason, wire_bytes)
 
@@ -239,7 +239,7 @@ def read_with_h2(
     window=st.sampled_from([1000, 65_535, 2**20]),
     padding=st.sampled_from([None, 0, 200]),
 )
-def test_the_h2_package_as_a_client(bodies: list[int], window: int, padding: int | None) -> None:
+def test_h2_interoperates_as_a_client(bodies: list[int], window: int, padding: int | None) -> None:
     engine = Http2ServerConnection(4096, 100)
     h2_peer = make_h2_peer(client_side=True)
     codes = h2.settings.SettingCodes
@@ -284,7 +284,7 @@ def test_the_h2_package_as_a_client(bodies: list[int], window: int, padding: int
     window=st.sampled_from([500, 65_535, 2**20]),
     frame_size=st.sampled_from([16_384, 100_000]),
 )
-def test_the_h2_package_as_a_server(size: int, window: int, frame_size: int) -> None:
+def test_h2_interoperates_as_a_server(size: int, window: int, frame_size: int) -> None:
     engine = Http2ClientConnection(4096)
     h2_peer = make_h2_peer(client_side=False)
     codes = h2.settings.SettingCodes

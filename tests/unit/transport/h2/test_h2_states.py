@@ -163,7 +163,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("kind", FRAMES)
-def test_each_frame_in_each_state(state: str, kind: str) -> None:
+def test_each_frame_in_each_state_has_the_expected_result(state: str, kind: str) -> None:
     wire_bytes = FRAMES[kind]
     if (state, kind) == ("server, idle", "HEADERS"):
         wire_bytes = headers(1)

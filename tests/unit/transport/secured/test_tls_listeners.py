@@ -143,14 +143,14 @@ BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * 200_000]
 LARGE = b"0123456789abcdef" * (4 * MIB)
 
 
-async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair) -> None:
+async def test_http_echoes_bodies(engine: Engine, authority: Authority, pair: Pair) -> None:
     async with serve("http", pair, engine) as harness:
         for body in BODIES:
             assert await echo_http(engine, harness, body, authority) == b"POST " + body
         assert not harness.refused
 
 
-async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pair) -> None:
+async def test_grpc_echoes_messages(engine: Engine, authority: Authority, pair: Pair) -> None:
     upstream = grpc_upstream(engine, authority)
     async with serve("grpc", pair, engine) as harness:
         for body in BODIES:
@@ -185,7 +185,7 @@ async def test_a_long_response_is_complete_before_the_connection_closes(
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_very_large_bodies(authority: Authority, pair: Pair) -> None:
+async def test_very_large_bodies_are_complete(authority: Authority, pair: Pair) -> None:
     async with serve("http", pair) as harness:
         assert await echo_http(OWN, harness, LARGE, authority) == b"POST " + LARGE
     upstream = grpc_upstream(OWN, authority)
@@ -194,7 +194,7 @@ async def test_very_large_bodies(authority: Authority, pair: Pair) -> None:
         await upstream.close()
 
 
-async def test_frames_over_tls(authority: Authority, pair: Pair) -> None:
+async def test_frames_are_echoed(authority: Authority, pair: Pair) -> None:
     async with serve("frames", pair) as harness:
         peer = await harness.connect(context(authority))
         framed = FramePeer(peer.reader, peer.writer)
@@ -420,7 +420,7 @@ async def test_corrupted_handshakes_fail(
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
-async def test_a_required_client_certificate(
+async def test_a_required_client_certificate_is_verified(
     authority: Authority,
     other_authority: Authority,
     pair: Pair,
@@ -446,7 +446,7 @@ async def test_a_required_client_certificate(
         await harness.wait_refused(*[ConnectionRefusal.CERTIFICATE] * 3)
 
 
-async def test_an_optional_client_certificate(
+async def test_an_optional_client_certificate_is_verified(
     authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
     valid = authority.issue("spiffe://example/ns/a", "b.example")
@@ -521,7 +521,7 @@ async def test_the_order_of_a_certificates_names_is_fixed(
 
 
 @pytest.mark.parametrize("required", [True, False])
-async def test_client_certificates_with_grpcio(
+async def test_grpcio_verifies_client_certificates(
     authority: Authority, other_authority: Authority, pair: Pair, required: bool
 ) -> None:
     options = requiring(authority, allowed_names=NAMES) if required else {}
@@ -709,7 +709,7 @@ async def test_a_stopping_listener_closes_idle_connections(
         connecting.close()
 
 
-async def test_pipelined_requests_over_tls(authority: Authority, pair: Pair) -> None:
+async def test_pipelined_requests_get_responses_in_order(authority: Authority, pair: Pair) -> None:
     """H1Server receives several requests in one read, and responds in order."""
     async with serve("http", pair) as harness:
         assert isinstance(harness.server, H1Server)
