@@ -18,7 +18,7 @@ from infergate.transport.base import Endpoint
 
 
 class FakeCodec:
-    """Records operations. A response is parsed to the value of ``answers`` for the type of the
+    """Records operations. A response is parsed to the value of ``responses`` for the type of the
     operation or, if there is none, to a healthy status."""
 
     name = "fake"
@@ -27,8 +27,8 @@ class FakeCodec:
     capabilities = Capabilities(frozenset(Datatype))
     streaming_methods: frozenset[str] = frozenset()
 
-    def __init__(self, answers: Mapping[type, Response | GatewayError] | None = None) -> None:
-        self.answers = dict(answers or {})
+    def __init__(self, responses: Mapping[type, Response | GatewayError] | None = None) -> None:
+        self.responses = dict(responses or {})
         self.requests: list[Operation] = []
         self.profiles: list[Profile] = []
 
@@ -48,7 +48,7 @@ class FakeCodec:
     ) -> Response:
         if wire.code:
             raise GatewayError(Kind.BAD_REQUEST, wire.details, origin=Origin.BACKEND)
-        response = self.answers.get(type(operation), HealthStatus(ok=True))
+        response = self.responses.get(type(operation), HealthStatus(ok=True))
         if isinstance(response, GatewayError):
             raise response
         return response

@@ -1,4 +1,4 @@
-"""How health checks interpret the responses of servers."""
+"""Health checks: their requests, how responses decide health, and the timeout."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_responses_decide_health(protocol: str, respond: Respond, is_healt
 
 @pytest.mark.parametrize("kind", [Kind.CONNECT, Kind.TIMEOUT, Kind.BACKEND_GARBAGE])
 @pytest.mark.parametrize("protocol", ["v2-rest", "v2-grpc", "trtis-http", "trtis-grpc"])
-async def test_unresponsive_servers_are_unhealthy(protocol: str, kind: Kind) -> None:
+async def test_servers_without_a_response_are_unhealthy(protocol: str, kind: Kind) -> None:
     is_healthy, upstream = await check(protocol, raising(kind))
     assert not is_healthy
     assert len(upstream.requests) == 1
@@ -154,7 +154,7 @@ async def test_a_grpc_server_without_server_ready_gets_a_health_check(
 
 
 @pytest.mark.parametrize("code", [7, 13, 14])
-async def test_health_is_not_checked_where_readiness_is_supported(code: int) -> None:
+async def test_a_server_with_server_ready_gets_no_second_check(code: int) -> None:
     _, upstream = await check("v2-grpc", rpc(code, b""))
     assert len(upstream.requests) == 1
 

@@ -36,8 +36,8 @@ class Server:
             raise GatewayError(Kind.NOT_FOUND, f"unknown model '{model}'")
         return ModelMetadata(model, (version,)), LIFETIME_SECONDS
 
-    async def get(self, model: str, version: str = "", *, newer: bool = False) -> ModelMetadata:
-        return await self.descriptions.get(model, version, call(), refresh=newer)
+    async def get(self, model: str, version: str = "", *, refresh: bool = False) -> ModelMetadata:
+        return await self.descriptions.get(model, version, call(), refresh=refresh)
 
     @property
     def cached(self) -> list[str]:
@@ -60,7 +60,7 @@ async def test_refreshed_and_stale_entries_are_fetched_again() -> None:
     server.descriptions.mark_stale("m", "")  # an unknown model has no entry to invalidate
     await server.get("m")
     server.now += 2
-    await server.get("m", newer=True)
+    await server.get("m", refresh=True)
     assert len(server.requests) == 2
     server.descriptions.mark_stale("m", "")
     await server.get("m")

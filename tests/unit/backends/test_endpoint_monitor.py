@@ -1,4 +1,4 @@
-"""Background tasks that check and resolve endpoints."""
+"""Background tasks that check, resolve and watch endpoints."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Hosts:
 
 
 def make_monitor(
-    hosts: Hosts, configured: list[ConfiguredEndpoint], rule: MonitoringSettings = QUICK
+    hosts: Hosts, configured: list[ConfiguredEndpoint], settings: MonitoringSettings = QUICK
 ) -> tuple[EndpointMonitor, Endpoints]:
     endpoints = Endpoints("b", configured)
-    return EndpointMonitor(endpoints, rule, hosts.check, hosts, hosts.resolve), endpoints
+    return EndpointMonitor(endpoints, settings, hosts.check, hosts, hosts.resolve), endpoints
 
 
 @asynccontextmanager
@@ -165,7 +165,7 @@ async def test_addresses_that_a_watch_knows_are_used_at_once() -> None:
     await monitor.stop()
 
 
-async def test_health_checks_change_the_choice_of_endpoint() -> None:
+async def test_health_checks_change_readiness() -> None:
     hosts = Hosts()
     monitor, endpoints = make_monitor(hosts, [A, B])
     async with running(monitor):

@@ -62,7 +62,7 @@ async def watching(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled(), "the watch never ends by itself"
+        assert task.cancelled(), "the watch runs until it is cancelled"
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_a_watch_that_has_not_listed_passes_on_no_addresses(api: ApiServer
     assert next_watch.known_addresses() is None
 
 
-async def test_a_list_has_several_pages(api: ApiServer) -> None:
+async def test_all_pages_of_a_list_are_read(api: ApiServer) -> None:
     for number in range(3, 40):
         api.put(ready_slice(f"s{number:02}", f"10.0.0.{number}"))
     async with watching(api) as reports:
@@ -165,7 +165,7 @@ async def test_a_broken_watch_continues_from_the_last_version(api: ApiServer) ->
     assert False in reports.states
 
 
-async def test_the_server_ends_watches_and_they_are_renewed_without_a_failure(
+async def test_a_watch_that_the_server_ends_is_renewed_without_a_failure(
     api: ApiServer,
 ) -> None:
     async with watching(api, WatchTimes(watch=0.0, min_delay=0.001, merge=0.0)) as reports:
@@ -239,7 +239,7 @@ async def test_an_error_status_is_reported_once_and_the_attempt_repeated(
     api: ApiServer, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    body = b'{"kind": "Status", "message": "it is so"}'
+    body = b'{"kind": "Status", "message": "no quorum"}'
     api.responses = [(status, body)] * 3
     async with watching(api) as reports:
         await reports.wait_for_failure()
@@ -249,7 +249,7 @@ async def test_an_error_status_is_reported_once_and_the_attempt_repeated(
     lines = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
     assert len(lines) == 1
     assert (
-        f"DNS is used instead: the API server responded with status {status}: it is so"
+        f"DNS is used instead: the API server responded with status {status}: no quorum"
         in (lines[0])
     )
     assert any("watching service models/triton" in line.getMessage() for line in caplog.records)
@@ -378,7 +378,7 @@ async def test_delays_between_failures_grow(
         assert min(30, 2**attempt) / 2 <= delay <= min(30, 2**attempt)
 
 
-async def test_endpoints_without_the_port_are_not_used_and_logged_once(
+async def test_endpoints_without_the_port_are_unused_and_logged_once(
     api: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.put(endpoint_slice("a", [endpoint("10.0.0.1")], {"http": 1, "metrics": 2}))

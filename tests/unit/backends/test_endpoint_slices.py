@@ -35,7 +35,7 @@ def test_an_endpoint_that_is_ready_in_one_slice_is_ready() -> None:
     ("conditions", "is_used"),
     [
         ({"ready": True}, True),
-        ({"ready": None}, True),  # the API: null means ready
+        ({"ready": None}, True),  # null means ready in the Kubernetes API
         ({"ready": False}, False),
         ({"ready": False, "serving": True, "terminating": True}, False),
         ({"ready": True, "serving": True, "terminating": True}, False),  # publishNotReadyAddresses
@@ -77,7 +77,7 @@ def test_ipv6_is_used_only_without_ipv4() -> None:
     ("port", "ports", "expected"),
     [
         (None, {"http": 8000, "grpc": 8001}, 8001),  # the port of the URL
-        (None, {"": 9000}, 9000),  # the only port: the URL has the service's port
+        (None, {"": 9000}, 9000),  # the only port, whatever port the URL has
         (None, {"http": 8000, "metrics": 8002}, None),
         (None, {}, 8001),
         ("http", {"http": 8000, "grpc": 8001}, 8000),
@@ -99,7 +99,7 @@ def test_topology_hints_select_the_endpoints_of_the_zone() -> None:
     assert addresses(item, zone="a") == ["10.0.0.1:8001"]
     assert addresses(item, zone="c") == ["10.0.0.2:8001"]
     assert len(addresses(item)) == 2, "a gateway without a zone ignores hints"
-    assert len(addresses(item, zone="d")) == 2, "no endpoint is for the zone"
+    assert len(addresses(item, zone="d")) == 2, "no endpoint has a hint for the zone"
     partly = endpoint_slice("a", [*hinted, endpoint("10.0.0.3")])
     assert len(addresses(partly, zone="a")) == 3, "not all endpoints have hints"
 
@@ -141,7 +141,7 @@ def test_slices_are_replaced_and_removed() -> None:
         {**ready_slice("a"), "endpoints": [endpoint("10.0.0.1")] * 1001},
     ],
 )
-def test_an_object_that_is_no_slice_changes_nothing(item: Any) -> None:
+def test_an_invalid_slice_changes_nothing(item: Any) -> None:
     slices = EndpointSlices(None, 8001)
     slices.update(ready_slice("a", "10.0.0.1"))
     with pytest.raises(MalformedObjectError):
@@ -170,7 +170,7 @@ def variants(value: Any, other: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("other", [None, True, -7, 1.5, "x", [], [[]], {}, {"name": {}}])
-def test_a_part_of_another_type_is_accepted_or_reported(other: Any) -> None:
+def test_values_of_other_types_are_accepted_or_rejected(other: Any) -> None:
     slices = EndpointSlices("grpc", 8001, "z")
     for changed in variants(FULL, other):
         with suppress(MalformedObjectError):
@@ -186,7 +186,7 @@ def test_a_port_that_is_null_means_all_ports(port: str | int | None, expected: i
         assert addresses(item, port=port) == ([] if expected is None else [f"10.0.0.1:{expected}"])
 
 
-def test_endpoints_without_the_port_are_noticed_if_none_is_usable() -> None:
+def test_endpoints_without_the_port_are_reported_if_none_is_usable() -> None:
     other = endpoint_slice("a", [endpoint("10.0.0.1")], {"http": 1, "metrics": 2})
     slices = EndpointSlices("grpc", 8001)
     assert not slices.has_no_port
@@ -218,4 +218,4 @@ def test_the_number_of_slices_and_endpoints_is_limited(monkeypatch: pytest.Monke
     many = EndpointSlices(None, 8001)
     for name in ("a", "b"):
         many.update(ready_slice(name, *(f"10.0.0.{number}" for number in range(5))))
-    assert sum(len(each) for _, each in many._slices.values()) == 6, "both address families"
+    assert sum(len(each) for _, each in many._slices.values()) == 6, "three for each family"

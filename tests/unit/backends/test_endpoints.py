@@ -1,4 +1,4 @@
-"""Names, addresses and states of endpoints."""
+"""Endpoints of a backend: addresses, states, statistics and suspected failures."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def endpoints(
     configured: list[ConfiguredEndpoint] = CONFIGURED, **balance: object
 ) -> tuple[Endpoints, Clock]:
     clock = Clock()
-    created = Endpoints(
+    group = Endpoints(
         "b",
         configured,
         BalanceSettings(**balance),
         clock=clock,
         random_float=random.Random(1).random,  # type: ignore[arg-type]
     )
-    return created, clock
+    return group, clock
 
 
 def addresses(group: Endpoints) -> list[str]:
@@ -65,7 +65,7 @@ def test_each_address_has_the_weight_of_its_name() -> None:
     assert [endpoint.weight for endpoint in group.all_handles()] == [2.0, 2.0, 1.0]
 
 
-def test_a_name_without_addresses_keeps_the_previous_ones() -> None:
+def test_a_failed_lookup_keeps_the_previous_addresses() -> None:
     group, _ = endpoints()
     group.set_addresses(0, ["10.0.0.1"])
     before = group.all_handles()
@@ -134,7 +134,7 @@ def test_an_address_readded_while_in_use_keeps_its_state() -> None:
     assert group.pop_drained() == []
 
 
-def test_an_address_of_another_endpoint_is_not_released() -> None:
+def test_an_address_that_another_endpoint_uses_is_not_drained() -> None:
     group, _ = endpoints([CONFIGURED[0], CONFIGURED[0]])
     for index in (0, 1):
         group.set_addresses(index, ["10.0.0.1"])
@@ -145,7 +145,7 @@ def test_an_address_of_another_endpoint_is_not_released() -> None:
     assert [str(each) for each in group.pop_drained()] == ["10.0.0.1:8000"]
 
 
-def test_new_addresses_start_slowly_but_not_the_first() -> None:
+def test_only_addresses_added_later_start_slowly() -> None:
     group, clock = endpoints([CONFIGURED[0]], cluster_rule=ClusterRule(slow_start_seconds=10.0))
     group.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
     clock.time = 200.0
@@ -224,7 +224,7 @@ def test_readiness_needs_all_checks_or_one_success() -> None:
 # ---- failures that a request may have caused
 
 
-def break_off(endpoint: EndpointHandle, times: int = 5) -> None:
+def break_connections(endpoint: EndpointHandle, times: int = 5) -> None:
     for _ in range(times):
         endpoint.begin_attempt().finish_attempt(AttemptOutcome.BROKEN)
 
@@ -239,23 +239,23 @@ def endpoints_with_suspects() -> tuple[Endpoints, list[EndpointHandle]]:
 def test_a_broken_connection_causes_a_check_before_ejection() -> None:
     group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
-    break_off(endpoint, 4)
+    break_connections(endpoint, 4)
     assert not suspects
-    break_off(endpoint, 20)
-    assert suspects == [endpoint], "suspected once until its check has ended"
+    break_connections(endpoint, 20)
+    assert suspects == [endpoint], "suspected only once until its check ends"
     group.finish_suspect_check(endpoint, is_healthy=True)
     assert endpoint.outlier.ejection_count == 0
-    break_off(endpoint, 4)
+    break_connections(endpoint, 4)
     assert suspects == [endpoint]
-    break_off(endpoint, 1)
+    break_connections(endpoint, 1)
     group.finish_suspect_check(endpoint, is_healthy=False)
     assert endpoint.outlier.ejection_count == 1
 
 
-def test_declined_requests_need_no_check() -> None:
+def test_failures_after_a_suspicion_eject_without_a_check() -> None:
     group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
-    break_off(endpoint, 3)
+    break_connections(endpoint, 3)
     fail(endpoint, 4)
     assert (suspects, endpoint.outlier.ejection_count) == ([endpoint], 0)
     fail(endpoint, 1)
@@ -267,7 +267,7 @@ def test_declined_requests_need_no_check() -> None:
 def test_a_response_clears_suspected_failures() -> None:
     group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
-    break_off(endpoint, 4)
+    break_connections(endpoint, 4)
     endpoint.begin_attempt().finish_attempt(AttemptOutcome.OK)
     fail(endpoint, 4)
     assert not suspects
@@ -278,7 +278,7 @@ def test_a_response_clears_suspected_failures() -> None:
 def test_the_last_endpoint_is_not_suspected() -> None:
     group, suspects = endpoints_with_suspects()
     fail(group.all_handles()[0])
-    break_off(group.all_handles()[1], 50)
+    break_connections(group.all_handles()[1], 50)
     assert not suspects
 
 
@@ -286,10 +286,10 @@ def test_checks_end_an_ejection_caused_by_a_check() -> None:
     """The ejection ends even if more requests in flight fail afterwards."""
     group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
-    break_off(endpoint)
+    break_connections(endpoint)
     assert suspects == [endpoint]
     group.finish_suspect_check(endpoint, is_healthy=False)
-    break_off(endpoint, 3)
+    break_connections(endpoint, 3)
     assert group.stats()[0].ejected == 1
     endpoint.record_check(is_healthy=True)
     assert group.stats()[0].ejected == 1

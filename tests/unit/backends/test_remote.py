@@ -55,8 +55,8 @@ async def test_the_less_busy_endpoint_is_chosen() -> None:
     upstream = FakeUpstream()
     remote = backend(upstream)
     await asyncio.gather(*(remote.perform(ServerLiveRequest(), new_context()) for _ in range(6)))
-    requests = [endpoint for _, endpoint, _ in upstream.sent]
-    assert requests.count(A) == requests.count(B) == 3
+    endpoints = [endpoint for _, endpoint, _ in upstream.sent]
+    assert endpoints.count(A) == endpoints.count(B) == 3
 
 
 async def test_connection_errors_name_the_backend_but_no_address() -> None:
@@ -101,7 +101,7 @@ async def test_a_routes_timeout_replaces_the_backends(
     assert expected - 1 < upstream.sent[0][2] <= expected
 
 
-async def test_no_attempt_after_the_deadline() -> None:
+async def test_no_attempt_starts_after_the_deadline() -> None:
     upstream = FakeUpstream()
     with raises_kind(Kind.TIMEOUT):
         await backend(upstream).perform(
@@ -145,8 +145,7 @@ async def test_waiting_for_the_profile_ends_at_the_deadline() -> None:
             return RpcResponse()
 
     remote = backend(Silent(), profile=None, timeout=0.05)
-    patient = new_context()
-    first = asyncio.create_task(remote.request_profile(patient))
+    first = asyncio.create_task(remote.request_profile(new_context()))
     await asyncio.sleep(0)
     for _ in range(2):
         context = new_context()
@@ -158,16 +157,15 @@ async def test_waiting_for_the_profile_ends_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR])
-async def test_an_unreadable_response_names_the_backend(kind: Kind) -> None:
-    """The backend's own error is relayed unchanged."""
+async def test_only_errors_of_invalid_responses_name_the_backend(kind: Kind) -> None:
 
-    class Reading(KServeCodec):
+    class FailingCodec(KServeCodec):
         def parse_response(self, *_: object) -> Response:
-            raise GatewayError(kind, "words", origin=Origin.BACKEND, detail="d", retry_after=2.0)
+            raise GatewayError(kind, "bad data", origin=Origin.BACKEND, detail="d", retry_after=2.0)
 
     with pytest.raises(GatewayError) as caught:
-        await backend(FakeUpstream(), Reading()).perform(ServerLiveRequest(), new_context())
-    expected = "backend 'b1': words" if kind is Kind.BACKEND_GARBAGE else "words"
+        await backend(FakeUpstream(), FailingCodec()).perform(ServerLiveRequest(), new_context())
+    expected = "backend 'b1': bad data" if kind is Kind.BACKEND_GARBAGE else "bad data"
     assert (caught.value.public, caught.value.kind) == (expected, kind)
     assert (caught.value.detail, caught.value.retry_after) == ("d", 2.0)
 
@@ -182,7 +180,7 @@ async def test_a_declared_profile_is_not_detected() -> None:
 
 async def test_a_server_without_metadata_is_generic() -> None:
     codec = KServeCodec()
-    codec.answers[ServerMetadataRequest] = GatewayError(
+    codec.responses[ServerMetadataRequest] = GatewayError(
         Kind.NOT_FOUND, "no such path", origin=Origin.BACKEND
     )
     await backend(FakeUpstream(), codec, profile=None).perform(ServerLiveRequest(), new_context())
@@ -206,8 +204,8 @@ async def test_a_known_profile_survives_a_failed_detection(monkeypatch: pytest.M
     # each request detects the profile again
     monkeypatch.setattr(profile_detection, "_LIFETIME_SECONDS", 0.0)
     await remote.perform(ServerLiveRequest(), new_context())
-    codec.answers[ServerMetadataRequest] = GatewayError(
-        Kind.TIMEOUT, "no answer", origin=Origin.BACKEND
+    codec.responses[ServerMetadataRequest] = GatewayError(
+        Kind.TIMEOUT, "no response", origin=Origin.BACKEND
     )
     assert await remote.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
     assert codec.profiles[-1] == KSERVE
@@ -221,12 +219,12 @@ async def test_only_a_permanent_error_is_cached(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, request_count: int
 ) -> None:
     codec = KServeCodec()
-    codec.answers[ServerMetadataRequest] = GatewayError(kind, "not now", origin=Origin.BACKEND)
+    codec.responses[ServerMetadataRequest] = GatewayError(kind, "not now", origin=Origin.BACKEND)
     upstream = FakeUpstream()
     remote = backend(upstream, codec, profile=None)
     monkeypatch.setattr(profile_detection, "STALE_SECONDS", 0.0)
     await remote.perform(ServerLiveRequest(), new_context())
-    codec.answers[ServerMetadataRequest] = ServerMetadata("kserve", "1")
+    codec.responses[ServerMetadataRequest] = ServerMetadata("kserve", "1")
     await remote.perform(ServerLiveRequest(), new_context())
     assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == request_count
     assert (codec.profiles[-1] == KSERVE) is (request_count == 2)
@@ -238,7 +236,7 @@ async def test_a_callers_deadline_ends_its_wait_for_another_callers_fetch() -> N
             self, wire: RpcRequest, endpoint: Endpoint, timeout: float
         ) -> RpcResponse:
             await asyncio.sleep(timeout)
-            raise GatewayError(Kind.TIMEOUT, "no answer")
+            raise GatewayError(Kind.TIMEOUT, "no response")
 
     remote = backend(Silent(), KServeCodec(), profile=None, timeout=0.2)
     results = await asyncio.gather(

@@ -12,7 +12,7 @@ import remote_kit
 from remote_kit import FakeCodec, FakeUpstream
 
 from gateway_errors import raises_kind
-from infergate.backends import remote
+from infergate.backends import remote as remote_module
 from infergate.backends.remote import RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON, detect_profile
@@ -39,7 +39,7 @@ def error_from_server(kind: Kind) -> GatewayError:
 
 
 class DescribingCodec(FakeCodec):
-    """The codec of a Triton server. No inference can be built with the metadata ``refuses``."""
+    """The codec of a Triton server. It rejects inferences with the metadata ``rejected_model``."""
 
     def __init__(self, *, needs_metadata: bool = False) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class DescribingCodec(FakeCodec):
             }
         )
         self.needs_metadata = needs_metadata
-        self.refuses: ModelMetadata | None = None
+        self.rejected_model: ModelMetadata | None = None
         self.rejection_kind = Kind.BAD_REQUEST
         self.used_models: list[Any] = []
 
@@ -60,7 +60,7 @@ class DescribingCodec(FakeCodec):
     ) -> RpcRequest:
         if isinstance(operation, InferRequest):
             self.used_models.append((profile.name, model))
-            if model is not None and model == self.refuses:
+            if model is not None and model == self.rejected_model:
                 raise GatewayError(self.rejection_kind, "does not fit")
         return super().build_request(operation, profile, model)
 
@@ -85,9 +85,9 @@ def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[A
 
 async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
     codec = DescribingCodec()
-    created = backend(codec)
+    remote = backend(codec)
     description = replace(MODEL, max_batch_size=8, decoupled=False)
-    tasks = [created.describe("m", "1", call()) for _ in range(5)]
+    tasks = [remote.describe("m", "1", call()) for _ in range(5)]
     assert await asyncio.gather(*tasks) == [description] * 5
     assert codec.requests == [
         ModelMetadataRequest("m", "1"),
@@ -99,11 +99,11 @@ async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
 @pytest.mark.parametrize(
     ("settings", "size"),
     [({}, 0), ({"max_batch_size": 0}, 0), ({"max_batch_size": "8"}, None)]
-    + [({"max_batch_size": odd}, None) for odd in (-1, True, 1.0, None)],
+    + [({"max_batch_size": invalid}, None) for invalid in (-1, True, 1.0, None)],
 )
 async def test_invalid_batch_sizes_are_ignored(settings: dict[str, Any], size: int | None) -> None:
     codec = DescribingCodec()
-    codec.answers[messages.ModelConfigRequest] = messages.ModelConfig("m", settings)
+    codec.responses[messages.ModelConfigRequest] = messages.ModelConfig("m", settings)
     assert (await backend(codec, TRITON).describe("m", "", call())).max_batch_size == size
 
 
@@ -116,7 +116,7 @@ async def test_other_servers_get_no_configuration_request(profile: Profile) -> N
 
 async def test_metadata_with_a_batch_size_needs_no_configuration() -> None:
     codec = DescribingCodec()
-    metadata = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
+    metadata = codec.responses[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
     assert await backend(codec).describe("m", "", call()) == metadata
     assert codec.requests == [ModelMetadataRequest("m")]
 
@@ -129,24 +129,24 @@ async def test_a_missing_configuration_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, expected_requests: int
 ) -> None:
     """A failed query for the configuration is soon repeated unless its error is permanent."""
-    monkeypatch.setattr(remote, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(remote_module, "STALE_SECONDS", 0.0)
     codec = DescribingCodec()
-    codec.answers[messages.ModelConfigRequest] = error_from_server(kind)
-    created = backend(codec, TRITON)
+    codec.responses[messages.ModelConfigRequest] = error_from_server(kind)
+    remote = backend(codec, TRITON)
     for _ in range(2):
-        assert await created.describe("m", "", call()) == MODEL
+        assert await remote.describe("m", "", call()) == MODEL
     assert codec.count(messages.ModelConfigRequest) == expected_requests
 
 
 async def test_an_undetected_server_still_describes_its_models() -> None:
     codec = DescribingCodec()
-    codec.answers[messages.ServerMetadataRequest] = error_from_server(Kind.NO_BACKEND)
+    codec.responses[messages.ServerMetadataRequest] = error_from_server(Kind.NO_BACKEND)
     assert await backend(codec).describe("m", "", call()) == MODEL
 
 
 async def test_unavailable_metadata_is_an_error() -> None:
     codec = DescribingCodec()
-    codec.answers[ModelMetadataRequest] = error_from_server(Kind.NOT_FOUND)
+    codec.responses[ModelMetadataRequest] = error_from_server(Kind.NOT_FOUND)
     with raises_kind(Kind.NOT_FOUND):
         await backend(codec).describe("m", "", call())
 
@@ -160,12 +160,12 @@ async def test_waiting_for_a_description_ends_at_the_deadline() -> None:
             return RpcResponse()
 
     silent = asyncio.Event()
-    created = backend(DescribingCodec(), TRITON)
-    created._sender._upstream = Silent()  # type: ignore[misc]
-    first = asyncio.create_task(created.describe("m", "", call()))
+    remote = backend(DescribingCodec(), TRITON)
+    remote._sender._upstream = Silent()  # type: ignore[misc]
+    first = asyncio.create_task(remote.describe("m", "", call()))
     await asyncio.sleep(0)
     with raises_kind(Kind.TIMEOUT, match="backend 'b1': the deadline has passed"):
-        await created.describe("m", "", call(0.02))
+        await remote.describe("m", "", call(0.02))
     silent.set()
     assert (await first).max_batch_size == 8
 
@@ -184,12 +184,12 @@ async def test_only_codecs_that_need_descriptions_get_them() -> None:
 async def change_metadata(
     codec: FakeCodec, remote_backend: RemoteBackend[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> ModelMetadata:
-    """Cache metadata, advance the clock by two seconds, and return new metadata of the server."""
+    """Cache metadata, advance the clock by two seconds, and return the server's new metadata."""
     old = await remote_backend.describe("m", "", call())
     began = time.monotonic()
     for entry in remote_backend._metadata_cache._entries.values():
         monkeypatch.setattr(entry, "_clock", lambda: began + 2)
-    new = codec.answers[ModelMetadataRequest] = ModelMetadata("m", ("2",), max_batch_size=4)
+    new = codec.responses[ModelMetadataRequest] = ModelMetadata("m", ("2",), max_batch_size=4)
     assert await remote_backend.describe("m", "", call()) == old
     return new
 
@@ -201,29 +201,29 @@ async def test_a_mismatching_request_is_checked_with_refreshed_metadata(
     """A model that becomes ready must not stay unavailable for a minute."""
     codec = DescribingCodec(needs_metadata=True)
     codec.rejection_kind = kind
-    codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
-    created = backend(codec)
-    new = await change_metadata(codec, created, monkeypatch)
-    assert await created.perform(InferRequest("m"), call()) == messages.InferResponse("m")
+    codec.rejected_model = codec.responses[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
+    remote = backend(codec)
+    new = await change_metadata(codec, remote, monkeypatch)
+    assert await remote.perform(InferRequest("m"), call()) == messages.InferResponse("m")
     assert [model for model in codec.used_models if isinstance(model, ModelMetadata)] == [new]
 
 
 async def test_a_request_that_contradicts_refreshed_metadata_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The latest metadata is fetched again, at most once a second."""
+    """A mismatch causes metadata to be fetched again, but at most once a second."""
     codec = DescribingCodec(needs_metadata=True)
-    codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
-    created = backend(codec)
+    codec.rejected_model = codec.responses[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
+    remote = backend(codec)
     for _ in range(3):
         with pytest.raises(GatewayError, match="does not fit"):
-            await created.perform(InferRequest("m"), call())
+            await remote.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 1
-    new = await change_metadata(codec, created, monkeypatch)
-    codec.refuses = new
-    assert await created.describe("m", "", call(), refresh=True) == new
+    new = await change_metadata(codec, remote, monkeypatch)
+    codec.rejected_model = new
+    assert await remote.describe("m", "", call(), refresh=True) == new
     with pytest.raises(GatewayError, match="does not fit"):
-        await created.perform(InferRequest("m"), call())
+        await remote.perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 2
 
 
@@ -255,13 +255,13 @@ async def test_a_mismatching_response_invalidates_the_metadata(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, is_refreshed: bool
 ) -> None:
     codec = DescribingCodec(needs_metadata=True)
-    codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
-    codec.answers[InferRequest] = error_from_server(kind)
-    created = backend(codec)
-    new = await change_metadata(codec, created, monkeypatch)
+    codec.responses[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
+    codec.responses[InferRequest] = error_from_server(kind)
+    remote = backend(codec)
+    new = await change_metadata(codec, remote, monkeypatch)
     with raises_kind(kind):
-        await created.perform(InferRequest("m"), call())
-    assert (await created.describe("m", "", call()) == new) is is_refreshed
+        await remote.perform(InferRequest("m"), call())
+    assert (await remote.describe("m", "", call()) == new) is is_refreshed
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ async def test_a_mismatching_response_invalidates_the_metadata(
 async def test_sequence_batching_must_be_an_object(batching: Any, expected: Any) -> None:
     codec = DescribingCodec()
     settings = {"max_batch_size": 0, "sequence_batching": batching}
-    codec.answers[messages.ModelConfigRequest] = messages.ModelConfig("m", settings)
+    codec.responses[messages.ModelConfigRequest] = messages.ModelConfig("m", settings)
     assert (await backend(codec, TRITON).describe("m", "", call())).sequence_batching == expected
 
 
@@ -307,13 +307,13 @@ async def test_the_profile_decides_whether_classes_are_supported(
 async def test_an_unprofiled_server_is_detected_only_for_classifications() -> None:
     """Pass-through reads the profile for each request and must not wait for a server."""
     codec = DescribingCodec()
-    created = backend(codec)
-    assert await created.request_profile(call()) is GENERIC
+    remote = backend(codec)
+    assert await remote.request_profile(call()) is GENERIC
     assert codec.requests == []
-    assert await created.supports_classification(call())
-    assert await created.supports_classification(call())
+    assert await remote.supports_classification(call())
+    assert await remote.supports_classification(call())
     assert codec.count(messages.ServerMetadataRequest) == 1
-    assert await created.request_profile(call()) == TRITON
+    assert await remote.request_profile(call()) == TRITON
     assert await backend(codec, KSERVE).request_profile(call()) is KSERVE
 
 
@@ -355,8 +355,8 @@ async def test_no_metadata_is_requested_for_a_declared_model() -> None:
 async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
     codec = DescribingCodec(needs_metadata=True)
     context = call()
-    codec.refuses = ModelMetadata("declared")
-    context.policy = RoutePolicy(declared_metadata=codec.refuses)
+    codec.rejected_model = ModelMetadata("declared")
+    context.policy = RoutePolicy(declared_metadata=codec.rejected_model)
     with pytest.raises(GatewayError, match="does not fit"):
         await backend(codec, KSERVE).perform(InferRequest("m"), context)
     assert codec.count(ModelMetadataRequest) == 0
@@ -365,12 +365,12 @@ async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
 # ---- alternative requests ----------------------------------------------------------------------
 
 
-class Alternative(DescribingCodec):
-    """Has an alternative form of all requests but inferences, with the parse result ``second``."""
+class AlternativeCodec(DescribingCodec):
+    """Has an alternative to all requests but inferences, with the result ``alternative_result``."""
 
     def __init__(self) -> None:
         super().__init__(needs_metadata=True)
-        self.second: messages.Response | GatewayError = MODEL
+        self.alternative_result: messages.Response | GatewayError = MODEL
         self.has_alternative = True
         self.alternative_requests = 0
 
@@ -391,13 +391,13 @@ class Alternative(DescribingCodec):
         if wire.details != "again":
             return super().parse_response(wire, operation, limits, model)
         self.alternative_requests += 1
-        if isinstance(self.second, GatewayError):
-            raise self.second
-        return self.second
+        if isinstance(self.alternative_result, GatewayError):
+            raise self.alternative_result
+        return self.alternative_result
 
 
-def alternative() -> tuple[Alternative, RemoteBackend[Any, Any]]:
-    codec = Alternative()
+def codec_and_backend() -> tuple[AlternativeCodec, RemoteBackend[Any, Any]]:
+    codec = AlternativeCodec()
     return codec, backend(codec, KSERVE)
 
 
@@ -413,18 +413,18 @@ NOT_UNDERSTOOD = [
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_request_that_is_not_understood_is_sent_in_another_form(kind: Kind) -> None:
-    codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = error_from_server(kind)
-    assert await created.describe("m", "", call()) == MODEL
+    codec, remote = codec_and_backend()
+    codec.responses[ModelMetadataRequest] = error_from_server(kind)
+    assert await remote.describe("m", "", call()) == MODEL
     assert codec.alternative_requests == 1
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - set(NOT_UNDERSTOOD), key=lambda k: k.value))
-async def test_any_other_failure_is_reported(kind: Kind) -> None:
-    codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = error_from_server(kind)
+async def test_other_failures_are_reported_without_another_request(kind: Kind) -> None:
+    codec, remote = codec_and_backend()
+    codec.responses[ModelMetadataRequest] = error_from_server(kind)
     with raises_kind(kind):
-        await created.describe("m", "", call())
+        await remote.describe("m", "", call())
     assert codec.alternative_requests == 0
 
 
@@ -432,32 +432,32 @@ async def test_any_other_failure_is_reported(kind: Kind) -> None:
 async def test_metadata_that_the_server_does_not_implement_needs_a_declaration(
     name: str, declared: str
 ) -> None:
-    """The declaration has the name that clients use."""
-    codec, created = alternative()
+    """The suggested declaration has the model's name for clients."""
+    codec, remote = codec_and_backend()
     codec.has_alternative = False
-    codec.answers[ModelMetadataRequest] = error_from_server(Kind.UNSUPPORTED)
+    codec.responses[ModelMetadataRequest] = error_from_server(Kind.UNSUPPORTED)
     context = call()
     context.record.model = name
     text = rf'model .m.; declare .* models: \{{"{declared}": \{{inputs:'
     with raises_kind(Kind.UNSUPPORTED, match=text):
-        await created.describe("m", "", context)
+        await remote.describe("m", "", context)
 
 
 async def test_an_inference_is_never_sent_in_another_form() -> None:
-    codec, created = alternative()
-    codec.answers[InferRequest] = error_from_server(Kind.BACKEND_ERROR)
+    codec, remote = codec_and_backend()
+    codec.responses[InferRequest] = error_from_server(Kind.BACKEND_ERROR)
     with pytest.raises(GatewayError):
-        await created.perform(InferRequest("m"), call())
+        await remote.perform(InferRequest("m"), call())
     assert codec.alternative_requests == 0
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None:
-    codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
-    codec.second = error_from_server(kind)
+    codec, remote = codec_and_backend()
+    codec.responses[ModelMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
+    codec.alternative_result = error_from_server(kind)
     with raises_kind(Kind.UNSUPPORTED) as caught:
-        await created.perform(InferRequest("m"), call())
+        await remote.perform(InferRequest("m"), call())
     assert caught.value.public == (
         "backend 'b1' does not provide the metadata of model 'm'; declare it under 'models' "
         "in the gateway's configuration, for example: models: "
@@ -466,32 +466,32 @@ async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None
     )
     context = call()
     context.policy = RoutePolicy(declared_metadata=MODEL)
-    assert await created.perform(InferRequest("m"), context) == messages.InferResponse("m")
+    assert await remote.perform(InferRequest("m"), context) == messages.InferResponse("m")
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
-async def test_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None:
-    codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = error_from_server(Kind.NOT_FOUND)
-    codec.second = error_from_server(kind)
+async def test_only_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None:
+    codec, remote = codec_and_backend()
+    codec.responses[ModelMetadataRequest] = error_from_server(Kind.NOT_FOUND)
+    codec.alternative_result = error_from_server(kind)
     with pytest.raises(
         GatewayError, match=r"does not provide the metadata .* declare it"
     ) as caught:
-        await created.perform(InferRequest("m"), call())
+        await remote.perform(InferRequest("m"), call())
     assert caught.value.kind is (kind if kind is Kind.NOT_FOUND else Kind.UNSUPPORTED)
 
 
 async def test_other_operations_report_the_first_failure() -> None:
-    codec, created = alternative()
-    codec.answers[messages.ServerMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
-    codec.second = error_from_server(Kind.UNSUPPORTED)
+    codec, remote = codec_and_backend()
+    codec.responses[messages.ServerMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
+    codec.alternative_result = error_from_server(Kind.UNSUPPORTED)
     with raises_kind(Kind.BACKEND_GARBAGE):
-        await created.perform(messages.ServerMetadataRequest(), call())
+        await remote.perform(messages.ServerMetadataRequest(), call())
 
 
 async def test_a_server_that_disappeared_is_reported() -> None:
-    codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
-    codec.second = error_from_server(Kind.CONNECT)
+    codec, remote = codec_and_backend()
+    codec.responses[ModelMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
+    codec.alternative_result = error_from_server(Kind.CONNECT)
     with raises_kind(Kind.CONNECT):
-        await created.describe("m", "", call())
+        await remote.describe("m", "", call())

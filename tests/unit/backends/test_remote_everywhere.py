@@ -1,4 +1,4 @@
-"""One operation on every endpoint, with the responses or one combined error."""
+"""``perform_on_all``: one operation on all endpoints, with the responses or one error."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def backend(upstream: ScriptedUpstream, count: int = 3) -> RemoteBackend[Any, An
 
 async def test_every_endpoint_gets_the_operation_concurrently() -> None:
     upstream = ScriptedUpstream()
-    created = backend(upstream)
+    remote = backend(upstream)
     context = new_context(headers={"x-request-id": "r", "other": "o"})
-    assert await created.perform_on_all(LOAD, context) == [Acknowledgement()] * 3
+    assert await remote.perform_on_all(LOAD, context) == [Acknowledgement()] * 3
     assert upstream.hosts == ["a", "b", "c"]
     assert upstream.max_concurrent == 3
     assert all(wire.metadata == {"x-request-id": "r"} for wire, _, _ in upstream.sent)
-    assert created.codec.profiles == [TRITON]  # type: ignore[attr-defined]
+    assert remote.codec.profiles == [TRITON]  # type: ignore[attr-defined]
     assert context.record.backend_seconds > 0
 
 
@@ -96,7 +96,7 @@ async def test_all_tasks_end_before_the_first_error_is_raised() -> None:
     assert "another" in caught.value.detail
 
 
-async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> None:
+async def test_an_exhausted_memory_budget_is_named() -> None:
     exhausted = GatewayError(Kind.OVERLOADED, "no memory", retry_after=1.0, limit=IN_FLIGHT_BYTES)
     with raises_kind(Kind.OVERLOADED) as caught:
         await backend(ScriptedUpstream(b=exhausted)).perform_on_all(LOAD, new_context())
@@ -114,14 +114,14 @@ async def test_the_error_of_a_single_endpoint_is_unchanged() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_failed_load_releases_its_files(count: int) -> None:
     upstream = ScriptedUpstream(a=RpcResponse(code=3, details="no such file"))
-    created = backend(upstream, count)
+    remote = backend(upstream, count)
     files = memoryview(bytes(3))
     reference = weakref.ref(files)
     load = ModelLoadRequest("m", parameters={"file:1/a": files})
     with garbage_collector_disabled():
         with pytest.raises(GatewayError) as caught:
-            await created.perform_on_all(load, new_context())
-        created.codec.requests.clear()  # type: ignore[attr-defined]
+            await remote.perform_on_all(load, new_context())
+        remote.codec.requests.clear()  # type: ignore[attr-defined]
         del caught, files, load
         await asyncio.sleep(0)
         assert reference() is None
@@ -148,25 +148,25 @@ async def test_a_changed_model_is_removed_from_the_cache(
     operation: Operation, failing: bool
 ) -> None:
     upstream = ScriptedUpstream()
-    created = backend(upstream, 1)
+    remote = backend(upstream, 1)
 
     async def count_requests(model: str, version: str) -> int:
         """Return the number of requests that ``describe`` sends."""
         before = len(upstream.sent)
-        await created.describe(model, version, new_context())
+        await remote.describe(model, version, new_context())
         return len(upstream.sent) - before
 
     for version in ("", "1"):
         assert [await count_requests("m", version) for _ in range(2)] == [1, 0]
     await count_requests("n", "")
-    await created.perform_on_all(TraceSettingsRequest("m"), new_context())
+    await remote.perform_on_all(TraceSettingsRequest("m"), new_context())
     assert await count_requests("m", "") == 0
     if failing:
         upstream.responses["a"] = RpcResponse(code=3, details="x")
         with pytest.raises(GatewayError):
-            await created.perform_on_all(operation, new_context())
+            await remote.perform_on_all(operation, new_context())
         del upstream.responses["a"]
     else:
-        await created.perform_on_all(operation, new_context())
+        await remote.perform_on_all(operation, new_context())
     models = (("m", ""), ("m", "1"), ("n", ""))
     assert [await count_requests(*each) for each in models] == [1, 1, 0]

@@ -1,4 +1,4 @@
-"""RemoteBackend keeps each sequence on one endpoint."""
+"""RemoteBackend keeps each sequence on one endpoint, and reads priorities for its queue."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Upstream:
     """Records the endpoint of each request. Endpoints in ``unreachable`` refuse the connection."""
 
     def __init__(self) -> None:
-        self.requests: list[Endpoint] = []
+        self.endpoints: list[Endpoint] = []
         self.unreachable: set[Endpoint] = set()
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        self.requests.append(endpoint)
+        self.endpoints.append(endpoint)
         if endpoint in self.unreachable:
             raise GatewayError(
                 Kind.CONNECT,
@@ -98,21 +98,21 @@ async def test_a_sequence_stays_on_one_endpoint(call: Call) -> None:
     for _ in range(4):
         for number in range(1, 31):
             await call(remote, request(number))
-            owners.setdefault(number, set()).add(upstream.requests[-1])
+            owners.setdefault(number, set()).add(upstream.endpoints[-1])
             await call(remote, request())
     assert all(len(endpoints) == 1 for endpoints in owners.values())
     assert set.union(*owners.values()) == set(ENDPOINTS)
 
 
-async def test_every_pipeline_and_every_gateway_choose_the_same_endpoint() -> None:
-    requests: list[list[Endpoint]] = []
+async def test_all_kinds_of_calls_choose_the_same_endpoint() -> None:
+    endpoints: list[list[Endpoint]] = []
     for call in CALLS:
         upstream = Upstream()
         remote = backend(upstream, ENDPOINTS[::-1])
         for number in range(1, 21):
             await call(remote, request(number))
-        requests.append(upstream.requests)
-    assert requests[0] == requests[1] == requests[2] == requests[3]
+        endpoints.append(upstream.endpoints)
+    assert endpoints[0] == endpoints[1] == endpoints[2] == endpoints[3]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -120,11 +120,11 @@ async def test_a_sequence_fails_if_its_endpoint_is_unreachable(call: Call) -> No
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS)
     await call(remote, request("mine"))
-    owner = upstream.requests.pop()
+    owner = upstream.endpoints.pop()
     upstream.unreachable.add(owner)
     with pytest.raises(GatewayError) as caught:
         await call(remote, request("mine"))
-    assert set(upstream.requests) == {owner}
+    assert set(upstream.endpoints) == {owner}
     assert caught.value.kind is Kind.CONNECT
     position = ENDPOINTS.index(owner) + 1
     assert caught.value.public == (
@@ -135,7 +135,7 @@ async def test_a_sequence_fails_if_its_endpoint_is_unreachable(call: Call) -> No
     assert caught.value.limit == "connect_time"
     upstream.unreachable.clear()
     await call(remote, request("mine"))
-    assert upstream.requests[-1] == owner
+    assert upstream.endpoints[-1] == owner
 
 
 async def test_a_long_sequence_id_is_truncated_in_the_error() -> None:
@@ -153,8 +153,8 @@ async def test_requests_without_a_sequence_are_spread_and_retried() -> None:
     for _ in range(50):
         await perform(remote, request(0))
         await perform(remote, request())
-    assert set(upstream.requests) == set(ENDPOINTS)
-    assert upstream.requests.count(ENDPOINTS[0]) == 5, "the endpoint is ejected after five failures"
+    assert set(upstream.endpoints) == set(ENDPOINTS)
+    assert upstream.endpoints.count(ENDPOINTS[0]) == 5, "it is ejected after five failures"
 
 
 async def test_a_single_endpoint_owns_all_sequences() -> None:

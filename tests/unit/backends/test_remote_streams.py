@@ -35,9 +35,9 @@ REQUEST = InferRequest("m", id="i")
 UNIMPLEMENTED = RpcResponse(code=12, details="no such method")
 
 
-def response_of(number: str) -> RpcResponse:
-    """Return a response with the id ``number``, in MLServer's form."""
-    return RpcResponse(write_raw(InferResponse("m", "1", number)))
+def response(response_id: str) -> RpcResponse:
+    """Return a ModelInferResponse, which MLServer sends in streams without an envelope."""
+    return RpcResponse(write_raw(InferResponse("m", "1", response_id)))
 
 
 class Upstream:
@@ -54,7 +54,7 @@ class Upstream:
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.sent.append((wire, endpoint, timeout))
-        return self.descriptions.get(wire.method.rpartition("/")[2], response_of("unary"))
+        return self.descriptions.get(wire.method.rpartition("/")[2], response("unary"))
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
@@ -79,7 +79,7 @@ class UnaryUpstream:
     """An upstream without streams."""
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        return response_of("unary")
+        return response("unary")
 
     async def close(self) -> None:
         pass
@@ -100,7 +100,7 @@ async def ids(
 
 
 async def test_one_call_yields_all_responses() -> None:
-    upstream = Upstream([0.25, response_of("0"), 0.25, response_of("1")])
+    upstream = Upstream([0.25, response("0"), 0.25, response("1")])
     context = new_context(headers={"x-a": "1", "y": "2"})
     assert await ids(upstream, context) == [("0", False), ("1", False)]
     ((wire, _, timeout),) = upstream.sent
@@ -110,10 +110,10 @@ async def test_one_call_yields_all_responses() -> None:
 
 
 async def test_headers_are_returned_by_rule() -> None:
-    first = replace(response_of("0"), metadata={"x-a": "1", "y": "2"})
+    first = replace(response("0"), metadata={"x-a": "1", "y": "2"})
     last = RpcResponse(metadata={"x-b": "3", "endpoint-load-metrics": "4"})
     context = new_context()
-    upstream = Upstream([first, response_of("1"), last])
+    upstream = Upstream([first, response("1"), last])
     assert await ids(upstream, context) == [("0", False), ("1", False)]
     assert context.response_headers == {"x-a": "1", "x-b": "3"}
 
@@ -123,7 +123,7 @@ async def test_a_stream_without_responses_is_empty() -> None:
 
 
 async def test_a_clients_deadline_is_sent_upstream() -> None:
-    upstream = Upstream([response_of("0")])
+    upstream = Upstream([response("0")])
     soon = time.monotonic() + 60
     await ids(upstream, new_context(deadline=soon, stream_deadline=soon))
     timeout = upstream.sent[0][2]
@@ -132,14 +132,14 @@ async def test_a_clients_deadline_is_sent_upstream() -> None:
 
 
 async def test_an_unsent_stream_is_retried_on_another_endpoint() -> None:
-    upstream = Upstream([GatewayError(Kind.CONNECT, "no")], [response_of("0")])
+    upstream = Upstream([GatewayError(Kind.CONNECT, "no")], [response("0")])
     assert await ids(upstream) == [("0", False)]
     assert {endpoint for _, endpoint, _ in upstream.sent} == {A, B}
 
 
 async def test_no_retry_after_the_first_response() -> None:
     for kind in (Kind.CONNECT, Kind.BACKEND_GARBAGE):
-        upstream = Upstream([response_of("0"), GatewayError(kind, "gone")])
+        upstream = Upstream([response("0"), GatewayError(kind, "gone")])
         responses = backend(upstream).stream(REQUEST, new_context())
         assert (await anext(responses)).id == "0"
         with raises_kind(kind, match=r"^backend 'b': gone$"):
@@ -171,8 +171,8 @@ async def test_a_server_without_the_stream_method_gets_a_unary_call() -> None:
     assert [wire.method for wire, _, _ in upstream.sent] == [STREAM, INFER]
 
 
-def triton(**policy: bool) -> dict[str, RpcResponse]:
-    """Return metadata and configuration of the model."""
+def model_info(**policy: bool) -> dict[str, RpcResponse]:
+    """Return the responses with the model's metadata and configuration."""
     config = pb.ModelConfigResponse()
     config.config.name = "m"
     if policy:
@@ -190,26 +190,26 @@ def methods(upstream: Upstream) -> list[str]:
 
 @pytest.mark.parametrize("policy", [{}, {"decoupled": False}])
 async def test_a_model_with_one_response_gets_a_unary_call(policy: dict[str, bool]) -> None:
-    upstream = Upstream(descriptions=triton(**policy))
+    upstream = Upstream(descriptions=model_info(**policy))
     assert await ids(upstream, profile=TRITON) == [("unary", True)]
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelInfer"]
 
 
 async def test_a_decoupled_model_is_called_with_a_stream() -> None:
-    upstream = Upstream([response_of("0"), response_of("1")], descriptions=triton(decoupled=True))
+    upstream = Upstream([response("0"), response("1")], descriptions=model_info(decoupled=True))
     assert await ids(upstream, profile=TRITON) == [("0", False), ("1", False)]
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
 
 
 async def test_a_model_with_unknown_policy_is_called_with_a_stream() -> None:
-    descriptions = {**triton(), "ModelConfig": RpcResponse(code=14, details="not now")}
-    upstream = Upstream([response_of("0")], descriptions=descriptions)
+    descriptions = {**model_info(), "ModelConfig": RpcResponse(code=14, details="not now")}
+    upstream = Upstream([response("0")], descriptions=descriptions)
     assert await ids(upstream, profile=TRITON) == [("0", False)]
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
 
 
 async def test_a_generated_configuration_is_not_trusted() -> None:
-    upstream = Upstream([response_of("0")], descriptions=triton())
+    upstream = Upstream([response("0")], descriptions=model_info())
     assert await ids(upstream, profile=replace(INFERGATE, reports_config=True)) == [("0", False)]
     assert methods(upstream) == ["ModelStreamInfer"]
 
@@ -224,18 +224,18 @@ async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(single_flight, "STALE_SECONDS", 0.0)
-    descriptions = {**triton(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
-    upstream = Upstream([response_of("0")], descriptions=descriptions)
-    created = backend(upstream, profile=TRITON)
+    descriptions = {**model_info(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
+    upstream = Upstream([response("0")], descriptions=descriptions)
+    remote = backend(upstream, profile=TRITON)
     with pytest.raises(GatewayError, match="it is decoupled"):
-        await anext(created.stream(REQUEST, new_context()))
-    upstream.descriptions |= triton(decoupled=True)
-    assert [each.id async for each in created.stream(REQUEST, new_context())] == ["0"]
+        await anext(remote.stream(REQUEST, new_context()))
+    upstream.descriptions |= model_info(decoupled=True)
+    assert [each.id async for each in remote.stream(REQUEST, new_context())] == ["0"]
 
 
 async def test_a_rejection_after_a_response_is_reported() -> None:
     with raises_kind(Kind.UNSUPPORTED):
-        await ids(Upstream([response_of("0"), UNIMPLEMENTED]))
+        await ids(Upstream([response("0"), UNIMPLEMENTED]))
 
 
 async def test_a_transport_without_streams_yields_one_response() -> None:
@@ -243,7 +243,7 @@ async def test_a_transport_without_streams_yields_one_response() -> None:
 
 
 async def test_the_timeout_bounds_the_wait_for_each_response() -> None:
-    steps = [0.1, response_of("0"), 0.1, response_of("1"), 0.1, response_of("2")]
+    steps = [0.1, response("0"), 0.1, response("1"), 0.1, response("2")]
     responses = backend(Upstream(steps), timeout=0.2).stream(REQUEST, context := new_context())
     for number in "012":
         assert (await anext(responses)).id == number
@@ -252,7 +252,7 @@ async def test_the_timeout_bounds_the_wait_for_each_response() -> None:
 
 
 async def test_a_response_that_does_not_arrive_in_time_ends_the_stream() -> None:
-    upstream = Upstream([response_of("0"), 5.0])
+    upstream = Upstream([response("0"), 5.0])
     responses = backend(upstream, timeout=0.1).stream(REQUEST, new_context())
     await anext(responses)
     with raises_kind(Kind.TIMEOUT, match=r"backend 'b': .* in time"):
@@ -266,8 +266,8 @@ async def test_garbage_names_the_backend_once() -> None:
     assert caught.value.public.count("backend 'b'") == 1
 
 
-async def test_closing_closes_the_call() -> None:
-    upstream = Upstream([response_of("0"), response_of("1")])
+async def test_closing_the_stream_closes_the_call() -> None:
+    upstream = Upstream([response("0"), response("1")])
     responses = backend(upstream).stream(REQUEST, new_context())
     await anext(responses)
     await responses.aclose()

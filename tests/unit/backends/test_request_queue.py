@@ -1,4 +1,4 @@
-"""The queue of a backend: the priority of a request, and requests that are displaced."""
+"""The queue of a backend: priorities, displaced requests, and fairness between clients."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Harness:
         assert self.queue.try_enter()
 
 
-async def _order_of(harness: Harness, contexts: dict[str, RequestContext]) -> list[str]:
-    """Return the order in which requests get the only slot, which is taken at first."""
+async def _entry_order(harness: Harness, contexts: dict[str, RequestContext]) -> list[str]:
+    """Return the names of ``contexts`` in the order in which their requests get the only slot."""
     order: list[str] = []
 
     async def enter(name: str, context: RequestContext) -> None:
@@ -56,7 +56,7 @@ async def test_the_header_precedes_the_parameter_and_the_route() -> None:
         "other header": waiting_call(headers={"priority": "1"}),
         "invalid header": waiting_call(headers={"infergate-priority": "-1"}, priority=2),
     }
-    assert await _order_of(Harness(9), contexts) == [
+    assert await _entry_order(Harness(9), contexts) == [
         "invalid header", "header", "route", "default", "other header", "low parameter",
     ]  # fmt: skip
 
@@ -69,11 +69,11 @@ async def test_a_client_gets_no_higher_priority_than_its_share_allows() -> None:
         "lower": waiting_call(permit=permit, priority=9),
         "default": waiting_call(),
     }
-    assert await _order_of(Harness(9), contexts) == ["default", "limited", "lower"]
+    assert await _entry_order(Harness(9), contexts) == ["default", "limited", "lower"]
 
 
-async def _displaced(harness: Harness) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
-    """Start a request with a low priority, and a request that will take its place."""
+async def _displace_request(harness: Harness) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
+    """Start a request with a low priority, and a request that will displace it."""
     low = asyncio.ensure_future(harness.queue.enter(waiting_call(priority=7)))
     await until(lambda: harness.counters.queued == 1)
     return low, asyncio.ensure_future(harness.queue.enter(waiting_call(priority=2)))
@@ -82,7 +82,7 @@ async def _displaced(harness: Harness) -> tuple[asyncio.Future[None], asyncio.Fu
 async def test_a_displaced_request_is_refused_and_counted() -> None:
     harness = Harness(1)
     queue = harness.queue
-    low, high = await _displaced(harness)
+    low, high = await _displace_request(harness)
     with raises_kind(Kind.OVERLOADED, match="its queue of 1 is full"):
         await low
     assert harness.counters.queued_by_priority == {7: 0, 2: 1}
@@ -96,7 +96,7 @@ async def test_a_displaced_request_is_refused_and_counted() -> None:
 async def test_a_request_cancelled_while_it_is_displaced_takes_no_slot() -> None:
     harness = Harness(1)
     queue = harness.queue
-    low, high = await _displaced(harness)
+    low, high = await _displace_request(harness)
     asyncio.get_running_loop().call_soon(low.cancel)
     await asyncio.gather(low, return_exceptions=True)
     queue.leave()
@@ -118,7 +118,7 @@ async def test_clients_without_an_identity_are_distinguished_by_address() -> Non
         for peer in ("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1")
         for number in range(2)
     }
-    assert await _order_of(Harness(9), contexts) == [
+    assert await _entry_order(Harness(9), contexts) == [
         "10.0.0.1:1 0", "10.0.0.2:1 0", "10.0.0.1:2 0", "10.0.0.2:1 1", "10.0.0.1:1 1",
         "10.0.0.1:2 1",
     ]  # fmt: skip

@@ -125,53 +125,53 @@ class Harness:
     def infer(self, **fields: Any) -> Awaitable[RpcResponse]:
         return self.sender.infer(RpcRequest("/x"), new_context(**fields))
 
-    async def error_of(self, kind: Kind, policy: RetryPolicy, sequence: Any = None) -> GatewayError:
+    async def failure(self, kind: Kind, policy: RetryPolicy, sequence: Any = None) -> GatewayError:
         with raises_kind(kind) as caught:
             await self.send_request(policy, sequence)
         return caught.value
 
 
 @pytest.fixture(autouse=True)
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record the retries with a back-off, which takes no time here."""
-    waited: list[int] = []
+def backoffs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the attempts before back-offs, which take no time here."""
+    recorded: list[int] = []
 
     def backoff(attempt: int) -> float:
-        waited.append(attempt)
+        recorded.append(attempt)
         return 0.0
 
     monkeypatch.setattr(attempts, "backoff", backoff)
-    return waited
+    return recorded
 
 
-async def test_unsent_requests_are_retried_immediately_elsewhere(waits: list[int]) -> None:
+async def test_unsent_requests_are_retried_immediately_elsewhere(backoffs: list[int]) -> None:
     harness = Harness(Kind.CONNECT, budget=RetryBudget(0.0, 0))
     assert await harness.send_request(RetryPolicy()) is OK
     assert harness.upstream.requests == ["a", "b"]
-    assert waits == []
+    assert backoffs == []
     assert harness.counters.retries == {"not_sent": 1}
 
 
-async def test_a_single_endpoint_is_retried_after_a_backoff(waits: list[int]) -> None:
+async def test_a_single_endpoint_is_retried_after_a_backoff(backoffs: list[int]) -> None:
     harness = Harness(Kind.CONNECT, endpoints=(A,))
     assert await harness.send_request(RetryPolicy()) is OK
-    assert (harness.upstream.requests, waits) == (["a", "a"], [1])
+    assert (harness.upstream.requests, backoffs) == (["a", "a"], [1])
 
 
-async def test_the_route_limits_the_number_of_retries(waits: list[int]) -> None:
-    for times in range(5):
+async def test_the_route_limits_the_number_of_retries(backoffs: list[int]) -> None:
+    for max_retries in range(5):
         harness = Harness(*[Kind.CONNECT] * 10, endpoints=(A, B, C))
-        error = await harness.error_of(Kind.CONNECT, RetryPolicy(max_retries=times))
-        assert len(harness.upstream.requests) == times + 1
-        assert set(harness.upstream.requests[:3]) == {"a", "b", "c"} or times < 2
+        error = await harness.failure(Kind.CONNECT, RetryPolicy(max_retries=max_retries))
+        assert len(harness.upstream.requests) == max_retries + 1
+        assert set(harness.upstream.requests[:3]) == {"a", "b", "c"} or max_retries < 2
         assert error.detail == harness.upstream.requests[-1]
-        assert harness.counters.retries.total() == times
+        assert harness.counters.retries.total() == max_retries
 
 
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, Kind.TOO_LARGE])
 async def test_requests_that_may_have_run_are_not_retried(kind: Kind) -> None:
     harness = Harness(kind)
-    await harness.error_of(kind, RetryPolicy(max_retries=3))
+    await harness.failure(kind, RetryPolicy(max_retries=3))
     assert harness.upstream.requests == ["a"]
     assert not harness.counters.retries
 
@@ -187,11 +187,11 @@ async def test_declined_requests_are_not_retried() -> None:
     [(Kind.BACKEND_GARBAGE, "broken"), (Kind.TIMEOUT, "timeout"), (DECLINED, "declined")],
 )
 async def test_idempotent_requests_are_retried(
-    result: Result, reason: str, waits: list[int]
+    result: Result, reason: str, backoffs: list[int]
 ) -> None:
     harness = Harness(result)
     assert await harness.send_request(IDEMPOTENT) is OK
-    assert (harness.upstream.requests, waits) == (["a", "b"], [1])
+    assert (harness.upstream.requests, backoffs) == (["a", "b"], [1])
     assert harness.counters.retries == {reason: 1}
 
 
@@ -199,7 +199,7 @@ async def test_idempotent_requests_are_retried(
 async def test_permanent_errors_are_not_retried(result: Result) -> None:
     harness = Harness(result)
     if isinstance(result, Kind):
-        await harness.error_of(result, IDEMPOTENT)
+        await harness.failure(result, IDEMPOTENT)
     else:
         assert await harness.send_request(IDEMPOTENT) is result
     assert harness.upstream.requests == ["a"]
@@ -209,26 +209,26 @@ async def test_the_latest_failure_is_reported() -> None:
     harness = Harness(Kind.BACKEND_GARBAGE, DECLINED)
     assert await harness.send_request(IDEMPOTENT) is DECLINED
     harness = Harness(DECLINED, Kind.BACKEND_GARBAGE)
-    assert (await harness.error_of(Kind.BACKEND_GARBAGE, IDEMPOTENT)).detail == "b"
+    assert (await harness.failure(Kind.BACKEND_GARBAGE, IDEMPOTENT)).detail == "b"
 
 
 @pytest.mark.parametrize("result", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINED])
 async def test_sequence_requests_are_never_sent_twice(result: Result) -> None:
     harness = Harness(result)
     if isinstance(result, Kind):
-        await harness.error_of(result, IDEMPOTENT, SequenceKey("m", 1))
+        await harness.failure(result, IDEMPOTENT, SequenceKey("m", 1))
     else:
         assert await harness.send_request(IDEMPOTENT, SequenceKey("m", 1)) is result
     assert len(harness.upstream.requests) == 1
 
 
-async def test_a_sequence_is_not_retried_elsewhere(waits: list[int]) -> None:
+async def test_a_sequence_is_not_retried_elsewhere(backoffs: list[int]) -> None:
     harness = Harness(Kind.CONNECT, Kind.CONNECT)
-    error = await harness.error_of(Kind.CONNECT, RetryPolicy(), SequenceKey("m", 1))
+    error = await harness.failure(Kind.CONNECT, RetryPolicy(), SequenceKey("m", 1))
     first, second = harness.upstream.requests
     assert first == second
     assert "which holds the state of sequence 1" in error.public
-    assert waits == [1]
+    assert backoffs == [1]
 
 
 # ---- the budget and the deadline ---------------------------------------------------------------
@@ -245,7 +245,7 @@ async def test_retries_during_an_outage_stay_within_the_budget() -> None:
     assert (harness.budget.active_requests, harness.budget.active_retries) == (0, 0)
 
 
-async def test_no_retry_past_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_retry_is_sent_past_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "backoff", lambda attempt: 10.0)
     harness = Harness(Kind.BACKEND_GARBAGE)
     with raises_kind(Kind.BACKEND_GARBAGE):
@@ -286,7 +286,7 @@ async def test_failed_messages_are_released() -> None:
     class Wire(RpcRequest):
         __slots__ = ("__weakref__",)
 
-    async def failing(harness: Harness, policy: RetryPolicy) -> weakref.ref[Wire]:
+    async def fail_request(harness: Harness, policy: RetryPolicy) -> weakref.ref[Wire]:
         wire = Wire("/infer")
         with pytest.raises(GatewayError):
             await harness.sender.infer(
@@ -298,7 +298,7 @@ async def test_failed_messages_are_released() -> None:
         hedged = RetryPolicy(is_idempotent=True, hedge=HedgePolicy(0.001))
         for policy in (RetryPolicy(), IDEMPOTENT, hedged):
             for kind in (Kind.BACKEND_GARBAGE, Kind.CONNECT):
-                reference = await failing(Harness(*[kind] * 9), policy)
+                reference = await fail_request(Harness(*[kind] * 9), policy)
                 await asyncio.sleep(0)
                 assert reference() is None
 
@@ -370,16 +370,16 @@ async def test_a_hedge_loses_and_is_cancelled() -> None:
 
 
 async def test_a_failed_hedge_is_ignored() -> None:
-    for bad in (Kind.BACKEND_GARBAGE, DECLINED):
-        harness = Harness(0.05, bad)
+    for result in (Kind.BACKEND_GARBAGE, DECLINED):
+        harness = Harness(0.05, result)
         assert await harness.send_request(hedging(after_seconds=0.01)) is OK
         assert harness.counters.hedges_lost == 1
 
 
-async def test_if_both_attempts_fail_the_first_error_is_reported() -> None:
+async def test_if_a_hedge_fails_too_the_first_attempts_error_is_reported() -> None:
     harness = Harness(SLOW, Kind.BACKEND_GARBAGE)
     policy = RetryPolicy(0, is_idempotent=True, per_try_timeout=0.05, hedge=HedgePolicy(0.01))
-    await harness.error_of(Kind.TIMEOUT, policy)
+    await harness.failure(Kind.TIMEOUT, policy)
 
 
 async def test_fast_requests_are_not_hedged() -> None:
@@ -389,7 +389,7 @@ async def test_fast_requests_are_not_hedged() -> None:
     assert (harness.counters.hedges_won, harness.counters.hedges_lost) == (0, 0)
 
 
-async def test_no_hedge_without_another_endpoint_or_budget() -> None:
+async def test_no_hedge_is_sent_without_another_endpoint_or_budget() -> None:
     for harness in (Harness(0.03, endpoints=(A,)), Harness(0.03, budget=RetryBudget(0.0, 0))):
         assert await harness.send_request(hedging(after_seconds=0.01)) is OK
         assert harness.upstream.requests == ["a"]
@@ -447,7 +447,7 @@ async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected(
     assert harness.queue.stats == ("b1", 0, 1)
 
 
-async def test_a_wait_that_times_out_is_reported_and_leaves_the_queue() -> None:
+async def test_a_request_that_times_out_in_the_queue_leaves_it() -> None:
     harness = Harness(SLOW, queue_limits=(1, 2))
     first = asyncio.ensure_future(harness.infer())
     await until(lambda: harness.upstream.requests == ["a"])

@@ -1,4 +1,4 @@
-"""One caller fetches, the others wait; the result is cached for a while."""
+"""SingleFlightCache: one caller fetches a value, the others wait, and the value is cached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def call(seconds: float = 60.0) -> RequestContext:
 
 
 class Message:
-    """The message of a request, which must be freed."""
+    """A request message that must be freed."""
 
 
 class Server:
@@ -48,8 +48,8 @@ class Server:
             raise self.error
         return number, self.lifetime
 
-    def get(self, seconds: float = 60.0, *, newer: bool = False) -> asyncio.Task[int]:
-        return asyncio.create_task(self.cache.get(call(seconds), refresh=newer))
+    def get(self, seconds: float = 60.0, *, refresh: bool = False) -> asyncio.Task[int]:
+        return asyncio.create_task(self.cache.get(call(seconds), refresh=refresh))
 
 
 async def run_pending() -> None:
@@ -206,7 +206,7 @@ async def test_a_refresh_accepts_values_of_the_last_second(age: float, expected:
     server = Server()
     await server.get()
     server.now += age
-    assert await server.get(newer=True) == expected
+    assert await server.get(refresh=True) == expected
     assert await server.get() == expected
 
 
@@ -215,7 +215,7 @@ async def test_callers_that_need_a_refresh_share_one_fetch() -> None:
     await server.get()
     server.now += 30
     server.open.clear()
-    tasks = [server.get(newer=True) for _ in range(5)]
+    tasks = [server.get(refresh=True) for _ in range(5)]
     await run_pending()
     server.now += 10  # the fetch takes a while
     server.open.set()
@@ -223,14 +223,14 @@ async def test_callers_that_need_a_refresh_share_one_fetch() -> None:
     assert server.requests == 2
 
 
-async def test_an_old_pending_fetch_does_not_count_as_newer() -> None:
-    """A result is as old as the start of its fetch."""
+async def test_a_refresh_does_not_use_an_older_pending_fetch() -> None:
+    """The age of a value counts from the start of its fetch."""
     server = Server()
     server.open.clear()
     first = server.get()
     await run_pending()
     server.now += 5
-    second = server.get(newer=True)
+    second = server.get(refresh=True)
     await run_pending()
     server.open.set()
     assert await asyncio.gather(first, second) == [1, 2]
@@ -252,6 +252,6 @@ async def test_a_failed_refresh_keeps_the_cached_value() -> None:
     await server.get()
     server.now += 5
     server.error = GatewayError(Kind.CONNECT, "down")
-    results: list[Any] = await asyncio.gather(server.get(newer=True), return_exceptions=True)
+    results: list[Any] = await asyncio.gather(server.get(refresh=True), return_exceptions=True)
     assert results == [server.error]
     assert await server.get() == 1

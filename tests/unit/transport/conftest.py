@@ -26,7 +26,7 @@ from infergate.transport.http1.upstream import Http1Upstream
 
 @pytest.fixture
 async def serve_http(engine: Engine) -> AsyncIterator[HttpServe]:
-    """Start HTTP servers with given limits."""
+    """Yield a function that starts an HTTP server with the given limits."""
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> HttpHarness:
@@ -67,7 +67,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture
 async def serve_grpc(engine: Engine) -> AsyncIterator[RpcServe]:
-    """Start gRPC servers with given limits."""
+    """Yield a function that starts a gRPC server with the given limits."""
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> GrpcHarness:

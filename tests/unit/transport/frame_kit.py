@@ -98,7 +98,7 @@ def gated_server(
 
 @asynccontextmanager
 async def frame_harness(limits: Limits, socket: Path | None = None) -> AsyncIterator[FrameHarness]:
-    """Start a frame server. At the end, check that it serves and has released all requests."""
+    """Start a frame server. At the end, check that it still serves and holds no request."""
     admission = Admission(limits)
     app = FrameEcho()
     address = LOCAL if socket is None else Address(unix=str(socket))

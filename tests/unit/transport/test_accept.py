@@ -115,7 +115,7 @@ async def test_connections_do_not_wait_for_an_absent_worker(workers: list[Worker
     await close_all(writers)
 
 
-async def test_no_worker_accepts_after_close(workers: list[Worker]) -> None:
+async def test_a_closed_worker_leaves_connections_to_other_workers(workers: list[Worker]) -> None:
     workers[0].accept()
     workers[0].close()
     assert workers[0].loads.counts() == (-1, -1, -1)

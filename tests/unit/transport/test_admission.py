@@ -160,7 +160,7 @@ def test_slow_readers_are_disconnected_if_memory_is_short(
     for _ in range(2):
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.disconnects == is_disconnected, "checked every half second"
+    assert client.disconnects == is_disconnected, "readers are checked every half second"
     unsent.finish()
     assert (admission.bytes, len(admission.transfers)) == (0, 0)
 
@@ -202,7 +202,7 @@ def test_slow_senders_are_rejected_if_memory_is_short(
     *,
     is_rejected: bool,
 ) -> None:
-    """``checks`` has the age of the body in seconds and the MiB received so far. The body has
+    """``checks`` lists ages of the body in seconds with the MiB received by then. The body has
     ``length`` MiB, or an unknown length if ``length`` is 0."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
     client, body = FakeClient(), IncomingBody(admission)
@@ -223,7 +223,7 @@ def test_slow_senders_are_rejected_if_memory_is_short(
         with pytest.raises(GatewayError):
             admission.grow(1)
     assert client.disconnects == is_rejected
-    assert admission.bytes == 10 * MIB, "the request's account counts it"
+    assert admission.bytes == 10 * MIB, "the bytes are counted once, by the request's account"
     body.finish()
     body.finish()
     body.abort()

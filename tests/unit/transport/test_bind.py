@@ -45,7 +45,7 @@ class FakeBind:
         self.is_released = True
 
 
-async def test_http_on_a_bound_socket(engine: Engine) -> None:
+async def test_http_is_served_on_a_bound_socket(engine: Engine) -> None:
     bind = FakeBind(listening_socket(LOCAL))
     address = bind.socket.getsockname()
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
@@ -63,7 +63,7 @@ async def test_http_on_a_bound_socket(engine: Engine) -> None:
         socket.create_connection(address)
 
 
-async def test_grpc_on_a_bound_socket(engine: Engine) -> None:
+async def test_grpc_is_served_on_a_bound_socket(engine: Engine) -> None:
     bind = FakeBind((shared_socket if engine.name == "compat" else listening_socket)(LOCAL))
     server = engine.server(LOCAL, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     await server.bind(bind)

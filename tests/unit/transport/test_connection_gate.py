@@ -171,7 +171,7 @@ async def test_tls_on_a_plain_text_port_is_refused(kind: str) -> None:
         await until(lambda: not listener.gate.connections)
 
 
-def test_client_hello_detection() -> None:
+def test_client_hello_is_detected() -> None:
     hello = client_hello()
     assert is_client_hello(hello)
     other_message, other_size = (

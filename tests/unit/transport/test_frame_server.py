@@ -34,7 +34,7 @@ async def quick() -> AsyncIterator[FrameHarness]:
         yield harness
 
 
-async def test_sequential_requests(harness: FrameHarness, peer: FramePeer) -> None:
+async def test_requests_share_a_connection(harness: FrameHarness, peer: FramePeer) -> None:
     assert await peer.exchange(b"one") == b"POST one"
     assert await peer.exchange(b"two" * 300) == b"POST " + b"two" * 300
     call, other = harness.app.calls
@@ -252,7 +252,7 @@ async def test_a_drain_cancels_requests_after_the_grace_period() -> None:
         assert await peer.reads_eof()
 
 
-async def test_a_response_longer_than_a_frame_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_over_the_frame_limit_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.transport.framed.frame_reader.MAX_LENGTH", 100)
     async with frame_harness(LIMITS) as harness:
         peer = await harness.connect()

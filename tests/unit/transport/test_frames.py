@@ -89,7 +89,7 @@ def test_a_long_frame_is_received_into_its_own_buffer() -> None:
     assert body.obj is buffer.obj
 
 
-def test_frame_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_prefixes_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frame_reader.MAX_LENGTH == 2**32 - 1
     monkeypatch.setattr(frame_reader, "MAX_LENGTH", 3)
     assert encode_prefix([b"ab", memoryview(b"c")]) == b"\3\0\0\0"

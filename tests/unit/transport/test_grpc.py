@@ -79,7 +79,7 @@ async def grpcio_server(**handlers: Any) -> AsyncIterator[Endpoint]:
         await server.stop(None)
 
 
-async def test_a_unary_call(pair: Pair) -> None:
+async def test_a_unary_call_transfers_message_and_metadata(pair: Pair) -> None:
     before = time.monotonic()
     wire = RpcRequest("/t.T/Echo", (b"a", memoryview(b"b")), {"x-a": "1", "x-b-bin": "AP8"})
     response = await pair.upstream.exchange(wire, pair.endpoint, 5)
@@ -95,7 +95,7 @@ async def test_a_unary_call(pair: Pair) -> None:
     assert headers == {"x-a": "1", "x-b-bin": "AP8", "infergate-hops": "1"}
 
 
-async def test_metadata_of_calls_without_a_deadline(grpc_harness: GrpcHarness) -> None:
+async def test_calls_without_a_deadline_have_their_metadata(grpc_harness: GrpcHarness) -> None:
     async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         assert await channel.unary_unary("/t.T/Echo")(b"x") == b"x"
         await channel.unary_unary("/t.T/Echo", request_serializer=None)(
@@ -171,7 +171,7 @@ async def test_calls_beyond_the_stream_limit_wait(
 ) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, streams=10))
     wire = request("Echo", b"x" * 10_000)
-    await rpc_upstream.exchange(wire, harness.endpoint, 30)  # the client knows the limit now
+    await rpc_upstream.exchange(wire, harness.endpoint, 30)  # now the client knows the limit
     responses = await asyncio.gather(
         *(rpc_upstream.exchange(wire, harness.endpoint, 30) for _ in range(200))
     )
@@ -258,7 +258,7 @@ async def test_a_failed_bind_of_grpcio_is_an_os_error(
     await other.stop(0)
 
 
-async def test_a_bidirectional_stream(grpc_harness: GrpcHarness) -> None:
+async def test_a_bidirectional_stream_responds_to_each_message(grpc_harness: GrpcHarness) -> None:
     async with open_stream(grpc_harness, "Stream") as stream:
         for message in (b"a", b"b"):
             await stream.write(message)
@@ -379,11 +379,11 @@ async def test_responses_are_read_as_they_are_consumed(pair: Pair) -> None:
     size = 100_000
     responses = pair.stream("Repeat", b"x" * size + b" 1000")
     assert len(join_parts((await anext(responses)).message)) == size
-    assert await until_idle(lambda: pair.app.produced) < 500  # the maximum HTTP/2 window
+    assert await until_idle(lambda: pair.app.produced) < 500  # the HTTP/2 window limits them
     assert len([response async for response in responses]) == 999
 
 
-async def test_streams_with_and_without_responses(pair: Pair) -> None:
+async def test_streams_may_have_any_number_of_responses(pair: Pair) -> None:
     for count in (0, 3):
         wire = request("Repeat", b"a %d" % count, **{"x-b": "2"})
         responses = [each async for each in pair.upstream.stream(wire, pair.endpoint, None)]
@@ -490,7 +490,8 @@ async def test_initial_and_trailing_metadata_are_merged(
     merged = {"x-first": "1", "x-both": "b", "x-last": "2"}
     for each in (response, end):
         assert each.code == (10 if fails else 0)
-        if each is end and isinstance(rpc_upstream, GrpcioUpstream):  # may drop initial metadata
+        if each is end and isinstance(rpc_upstream, GrpcioUpstream):
+            # grpcio may drop initial metadata.
             assert dict(each.metadata).items() <= merged.items()
             assert {"x-both", "x-last"} <= dict(each.metadata).keys()
         else:
@@ -572,7 +573,7 @@ async def test_idle_streams_do_not_delay_the_drain(pair: Pair) -> None:
         async with asyncio.timeout(20):
             assert await stream.read() is grpc.aio.EOF
             assert await stream.code() is grpc.StatusCode.OK
-            assert not pending.done()  # stop waits for a request
+            assert not pending.done()  # stop waits for the request
             pair.app.release.set()
             assert (await pending).code == 0
             await stopping
@@ -603,12 +604,12 @@ async def _responds(upstream: RpcUpstream, endpoint: Endpoint) -> bool:
 
 
 @pytest.mark.parametrize(
-    "received", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\4\0\0\0\0"]
+    "response", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0\0\0\4\0\0\0\0"]
 )
-async def test_a_backend_must_speak_grpc(rpc_upstream: RpcUpstream, received: bytes) -> None:
+async def test_a_backend_must_speak_grpc(rpc_upstream: RpcUpstream, response: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
-        writer.write(received)
+        writer.write(response)
 
     async with fake_backend(script) as fake:
         assert await error_kind(rpc_upstream, fake.endpoint, request("Echo")) is Kind.CONNECT

@@ -47,7 +47,7 @@ def request(message: bytes, method: str = "Echo") -> RpcRequest:
     return RpcRequest(f"/t.T/{method}", (message,))
 
 
-def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
+def test_long_messages_between_short_ones_are_complete(run: Run, reads: list[int]) -> None:
     """The server and the client share the buffer, because they run in one thread."""
 
     async def scenario() -> None:
@@ -80,7 +80,7 @@ def test_closed_connections_are_freed_without_the_garbage_collector(run: Run) ->
         gc.enable()
 
 
-def test_concurrent_long_messages(run: Run, reads: list[int]) -> None:
+def test_concurrent_long_messages_are_complete(run: Run, reads: list[int]) -> None:
     async def scenario() -> None:
         async with connected_pair(LIMITS) as (harness, upstream):
             sizes = [len(LARGE) - 1000 * number for number in range(6)] + [10, 20, 30]
@@ -95,8 +95,7 @@ def test_concurrent_long_messages(run: Run, reads: list[int]) -> None:
 
 
 def test_closing_the_connection_cancels_a_long_request(run: Run, reads: list[int]) -> None:
-    """The end is reported as during short reads: the request in progress is cancelled and
-    released."""
+    """Closing cancels and releases the request in progress, as during short reads."""
 
     async def scenario() -> None:
         async with connected_pair(LIMITS) as (harness, upstream):

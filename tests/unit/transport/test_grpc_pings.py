@@ -41,33 +41,33 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def _relay_frames(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, recorded: ServerFrames
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, relayed: ServerFrames
 ) -> None:
     async for head, payload in _frames(reader):
-        recorded.pongs += head[3] == PING and bool(head[4] & ACK)
+        relayed.pongs += head[3] == PING and bool(head[4] & ACK)
         if head[3] == GOAWAY:
-            recorded.goaways.append(payload)
+            relayed.goaways.append(payload)
         writer.write(head + payload)
 
 
 @asynccontextmanager
 async def recording_proxy(harness: GrpcHarness) -> AsyncIterator[ServerFrames]:
     """Run a proxy that records the frames of the server behind it."""
-    recorded = ServerFrames()
+    relayed = ServerFrames()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        recorded.connections += 1
+        relayed.connections += 1
         from_server, to_server = await asyncio.open_connection("127.0.0.1", harness.endpoint.port)
         try:
             await asyncio.gather(
-                _relay(reader, to_server), _relay_frames(from_server, writer, recorded)
+                _relay(reader, to_server), _relay_frames(from_server, writer, relayed)
             )
         finally:
             to_server.close()
 
     async with fake_backend(script) as fake:
-        recorded.authority = fake.endpoint.authority
-        yield recorded
+        relayed.authority = fake.endpoint.authority
+        yield relayed
 
 
 async def test_an_idle_client_may_ping(grpc_harness: GrpcHarness) -> None:
@@ -78,14 +78,14 @@ async def test_an_idle_client_may_ping(grpc_harness: GrpcHarness) -> None:
         http2_max_pings_without_data=0,
     )
     async with (
-        recording_proxy(grpc_harness) as recorded,
-        InferenceServerClient(recorded.authority, keepalive_options=options) as client,
+        recording_proxy(grpc_harness) as relayed,
+        InferenceServerClient(relayed.authority, keepalive_options=options) as client,
     ):
         await client.is_server_live()
-        recorded.pongs = 0
-        await until(lambda: recorded.pongs >= DISCONNECTING_PINGS or bool(recorded.goaways))
+        relayed.pongs = 0
+        await until(lambda: relayed.pongs >= DISCONNECTING_PINGS or bool(relayed.goaways))
         await client.is_server_live()
-    assert (recorded.goaways, recorded.connections) == ([], 1)
+    assert (relayed.goaways, relayed.connections) == ([], 1)
     assert len(grpc_harness.app.calls) == 2
 
 

@@ -1,4 +1,4 @@
-"""The HTTP/2 engine on real sockets: timeouts, and frames that gRPC clients do not expose."""
+"""The HTTP/2 engine on real sockets: timeouts, refusals, retries and long messages."""
 
 import asyncio
 import dataclasses
@@ -99,7 +99,7 @@ Connect = Callable[..., Awaitable[tuple[GrpcHarness, Peer]]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Connect to servers with given limits."""
+    """Yield a function that starts a server and connects a raw client."""
     async with AsyncExitStack() as stack:
 
         async def start(limits: Limits = QUICK, data: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
@@ -133,7 +133,7 @@ async def test_an_unread_response_is_reset(connect: Connect) -> None:
 
 
 @tried_repeatedly
-async def test_a_silent_client_gets_a_ping(connect: Connect) -> None:
+async def test_a_silent_client_gets_pings_and_is_disconnected(connect: Connect) -> None:
     _, peer = await connect()
     for _ in range(3):
         ping = await peer.read_kind(frames.PING)
@@ -240,7 +240,7 @@ async def test_long_compressed_messages_are_counted_inflated(connect: Connect) -
         assert await pending == data
 
 
-async def test_long_messages_in_both_directions() -> None:
+async def test_long_messages_are_complete_in_both_directions() -> None:
     data = bytes(range(256)) * (64 * 4096)  # 64 MiB
     async with connected_pair(Limits(connect_time=10)) as (harness, upstream):
         wire = RpcRequest("/t.T/Echo", (data,))
@@ -430,7 +430,7 @@ async def test_requests_larger_than_the_servers_windows_are_sent() -> None:
     assert bytes(received[5:]) == b"aaa" + b"b" * 500_000
 
 
-async def test_concurrent_long_messages_in_both_directions() -> None:
+async def test_concurrent_long_messages_are_complete() -> None:
     wire = RpcRequest("/t.T/Echo", (bytes(4_000_000),))
     limits = Limits(connect_time=10, idle_body_time=3600)
     async with asyncio.timeout(250), connected_pair(limits) as (harness, upstream):

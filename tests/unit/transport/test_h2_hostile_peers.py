@@ -77,7 +77,7 @@ async def test_a_slow_message_of_a_stream_is_accepted(connect: Connect) -> None:
 
 
 @tried_repeatedly
-async def test_split_data_frames_are_not_slow_headers(connect: Connect) -> None:
+async def test_split_data_frames_do_not_count_as_slow_headers(connect: Connect) -> None:
     """While small DATA frames arrive, the last frame is always incomplete."""
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(open_stream(1, "Stream"))
@@ -92,7 +92,7 @@ async def test_split_data_frames_are_not_slow_headers(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("method", ["Repeat", "Wait"])
-async def test_a_client_that_disappears_during_a_call(connect: Connect, method: str) -> None:
+async def test_a_vanished_client_is_disconnected(connect: Connect, method: str) -> None:
     """A machine that loses power sends no FIN."""
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(open_stream(1, method) + (message(1, b"x") if method == "Wait" else b""))
@@ -128,7 +128,7 @@ async def test_a_drain_serves_the_current_message_of_a_stream(
     await peer.until(lambda received: received[3] == b"received")
     stopping = asyncio.ensure_future(harness.server.stop(20))
     await peer.read_kind(frames.GOAWAY)
-    await asyncio.sleep(0)  # after the drain's grace period
+    await asyncio.sleep(0)  # let the drain's grace period pass
     peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + ping)
     await peer.until(lambda received: received[3] == b"received")
     harness.app.release.set()
@@ -213,7 +213,7 @@ async def test_a_server_that_does_not_read_is_disconnected(
         wire = RpcRequest("/t.T/Echo", (bytes(32 * MIB),))
         for count in (1, 2):
             seconds = 0.4
-            # A busy machine may not start sending within the timeout: double it and retry.
+            # On a busy machine, the timeout may pass before the request is sent: double it.
             while len(connections) < count or not connections[-1].closed_future.done():
                 with raises_kind(Kind.TIMEOUT):
                     await upstream.exchange(wire, endpoint, seconds)
@@ -244,12 +244,12 @@ async def test_timeout_while_waiting_for_a_stream_names_the_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
-    is_busy, go = asyncio.Event(), asyncio.Event()
+    is_busy, proceed = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer, number: int) -> None:
         received = await peer.until(is_request)
         is_busy.set()
-        await go.wait()
+        await proceed.wait()
         peer.send(response_frames(received[2]))
 
     async with serve(script, settings([(3, 1)])) as (upstream, endpoint):
@@ -257,7 +257,7 @@ async def test_timeout_while_waiting_for_a_stream_names_the_cause(
         await is_busy.wait()
         with raises_kind(Kind.TIMEOUT, "the backend was busy with other requests"):
             await upstream.exchange(WIRE, endpoint, 0.01)
-        go.set()
+        proceed.set()
         assert (await first).code == 0
 
 
@@ -265,11 +265,11 @@ async def test_capacity_offered_to_a_cancelled_waiter_goes_to_the_next_waiter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
-    go = asyncio.Event()
+    proceed = asyncio.Event()
 
     async def script(peer: Peer, number: int) -> None:
         received = await peer.until(is_request)
-        await go.wait()
+        await proceed.wait()
         while True:
             peer.send(response_frames(received[2]))
             received = await peer.until(is_request)
@@ -285,19 +285,19 @@ async def test_capacity_offered_to_a_cancelled_waiter_goes_to_the_next_waiter(
 
         def notify_and_cancel(connection: GrpcClientConnection | None = None) -> None:
             notify(connection)
-            second.cancel()  # just after it was notified
+            second.cancel()  # just after the waiter was notified
 
         monkeypatch.setattr(pool, "notify_capacity", notify_and_cancel)
         for connection in pool._connections:
             monkeypatch.setattr(connection, "_capacity_callback", notify_and_cancel)
-        go.set()
+        proceed.set()
         assert (await first).code == 0
         assert (await third).code == 0
         with pytest.raises(asyncio.CancelledError):
             await second
 
 
-async def test_a_goaway_during_requests() -> None:
+async def test_a_goaway_causes_retries_of_unprocessed_requests() -> None:
     """Unprocessed requests are retried on another connection; the others get their responses."""
 
     async def script(peer: Peer, number: int) -> None:

@@ -33,7 +33,7 @@ GET = HttpRequest("GET", "/x")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def test_requests_on_the_wire(http_upstream: Http1Upstream) -> None:
+async def test_requests_have_the_expected_bytes(http_upstream: Http1Upstream) -> None:
     requests: list[bytes] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

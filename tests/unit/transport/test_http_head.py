@@ -19,7 +19,7 @@ LIMITS = Limits(headers=100, header_count=3)
         (b"GET / HTTP/1.1\r\na: b\r\na: b\r\na: b\r\n\r\n" + b"\r\n" * 50, 400),
     ],
 )
-def test_head_errors(head: bytes, status: int) -> None:
+def test_invalid_heads_have_an_error_status(head: bytes, status: int) -> None:
     assert message_head.head_error(head, LIMITS).status == status
 
 
@@ -77,13 +77,13 @@ def test_small_parts_are_joined_in_order(sizes: list[int]) -> None:
     assert len(joined) <= 2 * sum(n >= 32_768 for n in sizes) + 2 * (sum(sizes) // 65_536) + 2
 
 
-def test_valid_hosts() -> None:
+def test_hosts_are_validated() -> None:
     valid = ["", "x", "x:80", "x:", "127.0.0.1:8000", "[::1]:8000", "a_b.c-d", "%41", "xn--e1a"]
     invalid = ["a b", "a, b", "a/b", "u@h", "h:p", "::1", "[::1", "h#", "\u00e9"]
     assert list(filter(message_head.is_host, valid + invalid)) == valid
 
 
-def test_reason_phrases() -> None:
+def test_reason_phrases_are_written_and_validated() -> None:
     head = message_head.response_head(HttpResponse(405, reason="Not Allowed"), 0, "", b"")
     assert head == b"HTTP/1.1 405 Not Allowed\r\ncontent-length: 0\r\n\r\n"
     with pytest.raises(ValueError, match="reason"):

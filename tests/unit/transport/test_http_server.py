@@ -14,7 +14,7 @@ from infergate.transport.server.admission import Admission
 from waiting import until
 
 
-async def test_requests_of_aiohttp(harness: HttpHarness) -> None:
+async def test_requests_of_an_aiohttp_client_are_served(harness: HttpHarness) -> None:
     url = f"http://127.0.0.1:{harness.server.address.port}/v2/a%2Fb?x=1&y=%20"
     async with aiohttp.ClientSession() as session:
         for _ in range(3):
@@ -40,7 +40,6 @@ async def test_requests_of_aiohttp(harness: HttpHarness) -> None:
 async def test_peers_are_formatted_as_over_grpc(
     harness: HttpHarness, peername: object, peer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's address comes from the socket, not from a header."""
     transport = asyncio.selector_events._SelectorSocketTransport
     get_extra_info = transport.get_extra_info
 
@@ -117,7 +116,7 @@ async def test_a_body_in_many_reads_is_complete(serve_http: HttpServe) -> None:
     assert harness.app.calls[0].record.bytes_in == len(body)
 
 
-async def test_http_1_0_connections(peer: Peer) -> None:
+async def test_http_1_0_connections_stay_open_only_on_request(peer: Peer) -> None:
     await peer.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     assert (await peer.read_response()).headers["connection"] == "keep-alive"
     response = await peer.request(b"GET / HTTP/1.0\r\n\r\n")
@@ -241,21 +240,21 @@ async def test_stop_cancels_after_the_grace_period(harness: HttpHarness) -> None
 
 async def test_stop_drops_incomplete_requests_and_responses(harness: HttpHarness) -> None:
     app, server = harness.app, harness.server
-    head, body, slow = await harness.connect(), await harness.connect(), await harness.connect()
-    await head.send(b"GET / HTTP/1.1\r\nHo")
-    await body.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
-    slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    await slow.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-    # Includes the announced body and the unsent part of the response.
+    sends_head, sends_body, reads_slowly = [await harness.connect() for _ in range(3)]
+    await sends_head.send(b"GET / HTTP/1.1\r\nHo")
+    await sends_body.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+    reads_slowly.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await reads_slowly.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    # The bytes include the announced body and the unsent part of the response.
     await until(lambda: bool(app.requests) and harness.admission.bytes > 9)
     await server.stop(0.01)
     assert (harness.admission.requests, harness.admission.bytes) == (0, 0)
     assert not server._connections
-    for peer in (head, body):
+    for peer in (sends_head, sends_body):
         assert (await peer.read_response()).status == 503
         with suppress(ConnectionResetError):
             assert await peer.reads_eof()
-    slow.writer.transport.abort()
+    reads_slowly.writer.transport.abort()
 
 
 async def test_the_port_is_free_after_stop(engine: Engine, harness: HttpHarness) -> None:

@@ -92,7 +92,6 @@ async def test_target_length_is_limited(peer: Peer, length: int, status: int) ->
     ],
 )
 async def test_malformed_requests_are_refused(peer: Peer, wire: bytes) -> None:
-    """test_smuggling has more malformed requests."""
     response = await peer.request(wire)
     assert (response.status, response.headers["connection"]) == (400, "close")
     assert response.headers["content-type"] == "refusal"

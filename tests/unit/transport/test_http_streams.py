@@ -41,7 +41,7 @@ CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class StreamingApp(HttpEcho):
-    """Responds with the number of parts in the path. The query is their size or a special case."""
+    """Responds with as many parts as the path says. The query is their size or a special case."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ async def test_parts_are_sent_as_chunks(peer: Peer, app: StreamingApp) -> None:
     assert app.closed == 1
 
 
-async def test_an_empty_part_is_not_the_last(peer: Peer) -> None:
+async def test_an_empty_part_does_not_end_the_response(peer: Peer) -> None:
     await peer.send(request("/3?empty"))
     await peer.read_response()
     assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
@@ -194,8 +194,8 @@ async def test_a_stream_is_closed_after_the_grace_period(
     assert app.closed == 1
 
 
-async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> list[bytes]:
-    """Return the messages of a backend that sends ``body`` and closes, and the kind of an error."""
+async def read_events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> list[bytes]:
+    """Return the messages of a response with ``head`` and ``body``, and the kind of its error."""
     upstream = engine.http_upstream(limits)
     results = []
     try:
@@ -249,11 +249,11 @@ END = b"0\r\n\r\n"
 async def test_a_stream_yields_its_messages_and_then_its_error(
     engine: Engine, head: bytes, body: bytes, results: list[bytes]
 ) -> None:
-    assert await events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == results
+    assert await read_events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == results
 
 
 @pytest.mark.parametrize("size", [200_000, 800_000], ids=["one read", "several reads"])
-async def test_events_are_counted(engine: Engine, size: int) -> None:
+async def test_the_memory_of_events_is_counted(engine: Engine, size: int) -> None:
     response = CHUNKED + chunk(b"data: " + b"x" * size + b"\n\n") + END
     upstream = engine.http_upstream(dataclasses.replace(LIMITS, json=1_000_000))
     async with fake_backend(responding(response)) as fake, asyncio.timeout(10):
@@ -269,7 +269,7 @@ async def test_events_are_counted(engine: Engine, size: int) -> None:
     await upstream.close()
 
 
-async def test_a_response_without_events_is_counted(engine: Engine) -> None:
+async def test_the_memory_of_a_response_without_events_is_counted(engine: Engine) -> None:
     """The read that exceeds the memory may also contain the end of the response."""
     response = b"HTTP/1.1 200 OK\r\nContent-Length: 150000\r\n\r\n" + bytes(150_000)
     upstream = engine.http_upstream(dataclasses.replace(LIMITS, body=1_000_000))

@@ -20,7 +20,7 @@ _HEADS = {
     "2.0": b"Content-Length: 2.0",
     "a space in the length": b"Content-Length: 1 2",
     "a vertical tab before the length": b"Content-Length: \x0b2",
-    "no length": b"Content-Length: ",
+    "an empty length": b"Content-Length: ",
     "a length of 2^64": b"Content-Length: 18446744073709551616",
     "a length of 40 digits": b"Content-Length: " + b"1" * 40,
     "a space before the colon of CL": b"Content-Length : 2",

@@ -63,7 +63,7 @@ def test_received_bytes_are_read_before_a_late_timeout() -> None:
     timer.set(1.0)
     loop.advance_to(5.0)
     assert timeouts == []
-    timer.set(1.0)  # received bytes
+    timer.set(1.0)  # bytes were received
     loop.advance_to(5.0 + CATCH_UP_SECONDS)
     assert timeouts == []
     loop.advance_to(6.0)

@@ -1,4 +1,4 @@
-"""Clients of TLS servers: trusted certificates and errors."""
+"""TLS clients: trusted authorities, server names, ciphers and errors."""
 
 import functools
 import gc
@@ -128,7 +128,7 @@ async def connect_error(
 
 @TRANSPORTS
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_trusted_server(serve: Serve, client: Client, trust: Trust, host: str) -> None:
+async def test_trusted_servers_work(serve: Serve, client: Client, trust: Trust, host: str) -> None:
     trust(AUTHORITY)
     async with serve("server") as endpoint, client() as send_request:
         for _ in range(3):

@@ -49,7 +49,7 @@ async def server(engine: Engine, path: Path) -> AsyncIterator[HttpAppListener]:
     await server.stop(0)
 
 
-async def test_http_over_a_unix_socket(server: HttpAppListener, path: Path) -> None:
+async def test_http_is_served_over_a_unix_socket(server: HttpAppListener, path: Path) -> None:
     assert str(server.address) == f"unix:{path}"
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     for _ in range(2):
@@ -60,7 +60,7 @@ async def test_http_over_a_unix_socket(server: HttpAppListener, path: Path) -> N
     await peer.close()
 
 
-async def test_the_client_over_a_unix_socket(server: HttpAppListener, path: Path) -> None:
+async def test_the_client_connects_to_a_unix_socket(server: HttpAppListener, path: Path) -> None:
     upstream = H1Upstream(LIMITS)
     wire = HttpRequest("POST", "/x", body=[b"hi"])
     for _ in range(2):

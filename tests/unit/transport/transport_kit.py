@@ -141,7 +141,7 @@ class RawResponse:
 
 @dataclasses.dataclass
 class Peer:
-    """A raw client."""
+    """A client that sends raw bytes."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -183,7 +183,7 @@ class Peer:
 async def http_harness(
     engine: Engine, limits: Limits, app: HttpEcho | None = None, **options: bool
 ) -> AsyncIterator[HttpHarness]:
-    """Start an HTTP server. At the end, check that it serves and has released all requests."""
+    """Start an HTTP server. At the end, check that it still serves and holds no request."""
     app, admission = app or HttpEcho(), Admission(limits)
     harness = HttpHarness(engine.http(LOCAL, app, limits, admission, **options), app, admission)
     await harness.server.start()
@@ -220,7 +220,7 @@ class FakeClient:
 
 @dataclasses.dataclass
 class FakeBackend:
-    """A backend that runs a script, and counts its connections."""
+    """The address of a scripted backend, and the numbers of its connections."""
 
     endpoint: Endpoint
     connections: int = 0
@@ -502,7 +502,7 @@ RPC_LIMITS = Limits(body=1_000_000, connect_time=10)
 
 @asynccontextmanager
 async def rpc_harness(engine: Engine, limits: Limits) -> AsyncIterator[GrpcHarness]:
-    """Start a gRPC server. At the end, check that it has released all requests."""
+    """Start a gRPC server. At the end, check that it holds no request."""
     admission, app = Admission(limits), RpcEcho()
     server = engine.server(LOCAL, app, limits, admission)
     await server.start()

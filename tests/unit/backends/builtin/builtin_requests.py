@@ -14,7 +14,7 @@ from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 
-CALL = RequestContext("test")
+CONTEXT = RequestContext("test")
 
 
 def int32(name: str, values: Any) -> Tensor:
@@ -30,14 +30,14 @@ def strings(name: str, values: Any) -> Tensor:
 
 
 async def infer(backend: BuiltinBackend, request: InferRequest) -> InferResponse:
-    response = await backend.perform(request, CALL)
+    response = await backend.perform(request, CONTEXT)
     assert isinstance(response, InferResponse)
     return response
 
 
-async def refusal(backend: BuiltinBackend, operation: Any, kind: Kind = Kind.BAD_REQUEST) -> str:
+async def rejection(backend: BuiltinBackend, operation: Any, kind: Kind = Kind.BAD_REQUEST) -> str:
     with raises_kind(kind) as caught:
-        await backend.perform(operation, CALL)
+        await backend.perform(operation, CONTEXT)
     return caught.value.public
 
 

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from builtin_requests import infer, int32, refusal
+from builtin_requests import infer, int32, rejection
 
 from fake_clock import Clock
 from infergate.backends.builtin import BuiltinBackend
@@ -49,7 +49,7 @@ async def test_sequences_have_separate_sums(backend: BuiltinBackend) -> None:
 async def test_an_ended_sequence_is_removed(backend: BuiltinBackend, model: Accumulate) -> None:
     assert await total(backend, request_message(7, 1, start=True, end=True)) == 7
     assert not model._sequences
-    assert "must specify the START flag" in await refusal(backend, request_message(1, 1))
+    assert "must specify the START flag" in await rejection(backend, request_message(1, 1))
 
 
 async def test_a_start_resets_the_sequence(backend: BuiltinBackend) -> None:
@@ -63,7 +63,7 @@ async def test_sums_wrap_like_c(backend: BuiltinBackend) -> None:
 
 
 @pytest.mark.parametrize("sequence", [1, 2**64 - 1, "a", "ü" * 128])
-async def test_accepted_ids(backend: BuiltinBackend, sequence: Any) -> None:
+async def test_valid_sequence_ids_are_accepted(backend: BuiltinBackend, sequence: Any) -> None:
     assert await total(backend, request_message(4, sequence, start=True)) == 4
     assert await total(backend, request_message(4, sequence)) == 8
 
@@ -75,7 +75,7 @@ NO_START = (
     "inference request for sequence 42 to model 'accumulate' must specify the START flag on the "
     "first request of the sequence"
 )
-REFUSED = [
+REJECTED = [
     (request_message(1, start=True), NO_ID),
     (request_message(1, 0, start=True), NO_ID),
     (request_message(1, "", start=True), NO_ID),
@@ -102,22 +102,22 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("request_", "expected"), REFUSED)
+@pytest.mark.parametrize(("request_", "expected"), REJECTED)
 async def test_invalid_requests_are_refused(
     backend: BuiltinBackend, model: Accumulate, request_: InferRequest, expected: str
 ) -> None:
-    assert await refusal(backend, request_) == expected
+    assert await rejection(backend, request_) == expected
     assert not model._sequences  # a rejected request changes nothing
 
 
 async def test_a_refused_request_does_not_change_the_sum(backend: BuiltinBackend) -> None:
     await infer(backend, request_message(1, 1, start=True))
-    bad = request_message(10, 1)
+    valid = request_message(10, 1)
     for output in (RequestedOutput("X"), RequestedOutput("OUTPUT", {"classification": -1})):
-        await refusal(
+        await rejection(
             backend,
             InferRequest(
-                bad.model, parameters=bad.parameters, inputs=bad.inputs, outputs=(output,)
+                valid.model, parameters=valid.parameters, inputs=valid.inputs, outputs=(output,)
             ),
         )
     assert await total(backend, request_message(1, 1)) == 2
@@ -129,7 +129,7 @@ async def test_the_number_of_sequences_is_bounded(
     for sequence in range(1, MAX_SEQUENCES + 1):
         await infer(backend, request_message(1, sequence, start=True))
         clock.time += 0.001
-    error = await refusal(backend, request_message(1, "more", start=True), Kind.OVERLOADED)
+    error = await rejection(backend, request_message(1, "more", start=True), Kind.OVERLOADED)
     assert error == f"model 'accumulate' already holds {MAX_SEQUENCES} sequences"
     assert await total(backend, request_message(1, 1)) == 2  # active sequences continue
     assert await total(backend, request_message(5, 2, start=True)) == 5  # and may start again
@@ -146,6 +146,6 @@ async def test_idle_sequences_are_dropped_oldest_first(
     clock.time += IDLE_SECONDS - 1
     await infer(backend, request_message(1, "busy"))
     clock.time += 1
-    assert "must specify the START flag" in await refusal(backend, request_message(1, "idle"))
+    assert "must specify the START flag" in await rejection(backend, request_message(1, "idle"))
     assert await total(backend, request_message(1, "busy")) == 3
     assert list(model._sequences) == ["busy"]

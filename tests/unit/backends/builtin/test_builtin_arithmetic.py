@@ -1,5 +1,5 @@
 import pytest
-from builtin_requests import infer, int32, refusal, strings
+from builtin_requests import infer, int32, rejection, strings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +30,7 @@ def test_simple_adds_and_subtracts_like_c(rows: tuple[list[list[int]], list[list
 
 
 @given(ROWS)
-def test_simple_string_does_the_same_in_decimal(
+def test_simple_string_computes_the_results_of_simple(
     rows: tuple[list[list[int]], list[list[int]]],
 ) -> None:
     left, right = ([[str(n).encode() for n in row] for row in half] for half in rows)
@@ -46,7 +46,7 @@ def test_simple_string_does_the_same_in_decimal(
 
 
 @pytest.mark.parametrize("element", [b"+5", b"-0", b"0005", b"0" * 5000 + b"7"])
-async def test_accepted_decimal_spellings(backend: BuiltinBackend, element: bytes) -> None:
+async def test_decimal_spellings_are_accepted(backend: BuiltinBackend, element: bytes) -> None:
     left = strings("INPUT0", [[element] * 16])
     right = strings("INPUT1", [[b"0"] * 16])
     response = await infer(backend, InferRequest("simple_string", inputs=(left, right)))
@@ -72,8 +72,8 @@ async def test_accepted_decimal_spellings(backend: BuiltinBackend, element: byte
         b"9" * 5000,
     ],
 )
-async def test_non_numeric_strings_are_reported(backend: BuiltinBackend, element: bytes) -> None:
+async def test_non_int32_strings_are_rejected(backend: BuiltinBackend, element: bytes) -> None:
     left = strings("INPUT0", [[b"1"] * 16])
     right = strings("INPUT1", [[b"1"] * 3 + [element] + [b"1"] * 12])
-    error = await refusal(backend, InferRequest("simple_string", inputs=(left, right)))
+    error = await rejection(backend, InferRequest("simple_string", inputs=(left, right)))
     assert error == "input 'INPUT1': element 3 is not a decimal INT32 number"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builtin_requests import fp32, infer, refusal, requested_outputs
+from builtin_requests import fp32, infer, rejection, requested_outputs
 
 from infergate.backends.builtin import BuiltinBackend, digits
 from infergate.core.messages import InferRequest
@@ -18,8 +18,8 @@ async def test_unseen_images_are_classified(backend: BuiltinBackend) -> None:
     response = await infer(backend, InferRequest("digits", inputs=(fp32("IMAGE", images),)))
     (scores,) = response.outputs
     assert scores.shape == (40, 10)
-    right = scores.numpy().argmax(axis=1) == labels
-    assert right.sum() >= 38
+    is_correct = scores.numpy().argmax(axis=1) == labels
+    assert is_correct.sum() >= 38
     np.testing.assert_allclose(scores.numpy().sum(axis=1), 1, rtol=1e-5)
 
 
@@ -52,13 +52,13 @@ async def test_extreme_pixels_cause_no_warning_and_affect_no_other_image(
     )
 
 
-async def test_an_empty_batch(backend: BuiltinBackend) -> None:
+async def test_an_empty_batch_has_no_scores(backend: BuiltinBackend) -> None:
     request = InferRequest("digits", inputs=(fp32("IMAGE", np.zeros((0, 8, 8))),))
     assert (await infer(backend, request)).outputs[0].shape == (0, 10)
 
 
 async def test_batches_over_64_are_refused(backend: BuiltinBackend) -> None:
-    error = await refusal(
+    error = await rejection(
         backend, InferRequest("digits", inputs=(fp32("IMAGE", np.zeros((65, 8, 8))),))
     )
     assert error == "inference request batch-size must be <= 64 for 'digits', input 'IMAGE' has 65"

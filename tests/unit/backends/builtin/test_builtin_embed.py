@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from builtin_requests import infer, refusal, strings
+from builtin_requests import infer, rejection, strings
 
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.builtin.embed import Embed
@@ -26,4 +26,4 @@ def test_texts_that_share_trigrams_have_similar_vectors() -> None:
 async def test_long_texts_are_refused(backend: BuiltinBackend) -> None:
     response = await infer(backend, request(b"x" * 4096))
     assert response.outputs[0].shape == (1, 64)
-    assert "longer than 4096 bytes" in await refusal(backend, request(b"x" * 4097))
+    assert "longer than 4096 bytes" in await rejection(backend, request(b"x" * 4097))

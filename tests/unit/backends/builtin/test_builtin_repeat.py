@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builtin_requests import CALL, int32, refusal, requested_outputs
+from builtin_requests import CONTEXT, int32, rejection, requested_outputs
 
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
@@ -36,7 +36,8 @@ async def test_one_response_per_element_after_its_delay() -> None:
     sleep = RecordedSleep()
     backend = BuiltinBackend("demo", [Repeat(sleep)])
     pairs = []
-    async for response in backend.stream(request_message([4, -2, 0], [0, 1500, 7], id="r"), CALL):
+    request = request_message([4, -2, 0], [0, 1500, 7], id="r")
+    async for response in backend.stream(request, CONTEXT):
         values, idx = response.outputs
         assert (values.name, values.datatype, values.shape) == ("OUT", Datatype.INT32, (1,))
         assert (idx.name, idx.datatype, idx.shape) == ("IDX", Datatype.UINT32, (1,))
@@ -48,23 +49,23 @@ async def test_one_response_per_element_after_its_delay() -> None:
 
 
 async def test_an_empty_tensor_has_no_responses(backend: BuiltinBackend) -> None:
-    assert [r async for r in backend.stream(request_message([], []), CALL)] == []
+    assert [r async for r in backend.stream(request_message([], []), CONTEXT)] == []
 
 
-async def test_requested_outputs(backend: BuiltinBackend) -> None:
+async def test_only_requested_outputs_are_sent(backend: BuiltinBackend) -> None:
     request = request_message([9], [0], outputs=requested_outputs("IDX"))
-    (response,) = [r async for r in backend.stream(request, CALL)]
+    (response,) = [r async for r in backend.stream(request, CONTEXT)]
     assert [output.name for output in response.outputs] == ["IDX"]
 
 
 async def test_a_unary_call_is_unsupported(backend: BuiltinBackend) -> None:
-    error = await refusal(backend, request_message([1], [0]), Kind.UNSUPPORTED)
+    error = await rejection(backend, request_message([1], [0]), Kind.UNSUPPORTED)
     assert error == "model 'repeat' sends several responses per request: use a stream"
 
 
-async def test_lengths_must_agree(backend: BuiltinBackend) -> None:
+async def test_inputs_must_have_the_same_length(backend: BuiltinBackend) -> None:
     with raises_kind(Kind.BAD_REQUEST, match=r"input 'DELAY'.* expected 2, got 1"):
-        await anext(backend.stream(request_message([1, 2], [0]), CALL))
+        await anext(backend.stream(request_message([1, 2], [0]), CONTEXT))
 
 
 async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
@@ -76,30 +77,30 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
         await anext(stream)
 
 
-@pytest.mark.parametrize(("backend_timeout", "route"), [(0.05, None), (3600.0, 0.05)])
-async def test_a_response_after_the_timeout(backend_timeout: float, route: float | None) -> None:
+@pytest.mark.parametrize(("backend_timeout", "route_timeout"), [(0.05, None), (3600.0, 0.05)])
+async def test_late_responses_fail(backend_timeout: float, route_timeout: float | None) -> None:
     backend = BuiltinBackend("demo", timeout=backend_timeout)
-    context = RequestContext("test", policy=RoutePolicy(route))
+    context = RequestContext("test", policy=RoutePolicy(route_timeout))
     stream = backend.stream(request_message([1], [4_000_000_000]), context)
     with raises_kind(Kind.TIMEOUT):
         await anext(stream)
 
 
-async def test_closing_the_stream_ends_the_model() -> None:
-    asleep, woken = asyncio.Event(), asyncio.Event()
+async def test_cancelling_a_stream_cancels_the_model() -> None:
+    asleep, ended = asyncio.Event(), asyncio.Event()
 
     async def forever(_: float) -> None:
         asleep.set()
         try:
             await asyncio.Event().wait()
         finally:
-            woken.set()
+            ended.set()
 
-    stream = BuiltinBackend("demo", [Repeat(forever)]).stream(request_message([1], [0]), CALL)
+    stream = BuiltinBackend("demo", [Repeat(forever)]).stream(request_message([1], [0]), CONTEXT)
     pull = asyncio.ensure_future(anext(stream))
     await asleep.wait()
     pull.cancel()
     with pytest.raises(asyncio.CancelledError):
         await pull
-    assert woken.is_set()
+    assert ended.is_set()
     assert [r async for r in stream] == []

@@ -21,7 +21,7 @@ from infergate.transport.server.admission import Admission
 from searching import examples
 
 LIMITS = Limits(body=3000, headers=500, header_count=8)
-DEFAULT = Limits()
+DEFAULT_LIMITS = Limits()
 SCRATCH = memoryview(bytearray(1 << 20))
 
 _LINES = st.sampled_from(
@@ -137,14 +137,14 @@ def heads(draw: st.DrawFn) -> bytes:
 @st.composite
 def requests_on_wire(draw: st.DrawFn) -> bytes:
     """Consecutive requests, valid and invalid, possibly corrupted."""
-    good = [
+    valid = [
         b"POST /g HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
         b"POST /g HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n" + b"z" * 2000,
         b"POST /g HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"GET /g HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\r\n",
     ]
-    parts = st.one_of(st.sampled_from(good), heads(), _CHUNKS, _ENDS, st.binary(max_size=20))
+    parts = st.one_of(st.sampled_from(valid), heads(), _CHUNKS, _ENDS, st.binary(max_size=20))
     wire = bytearray(b"".join(draw(st.lists(parts, min_size=1, max_size=6))))
     for _ in range(draw(st.integers(0, 2))):
         if wire:
@@ -164,7 +164,8 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
 def parse_requests(
     data: bytes, cuts: Sequence[int], limits: Limits = LIMITS, *, both_lengths: bool = False
 ) -> tuple[list[Any], bool]:
-    """Return the requests that a reader finds in ``data``, and whether it refused the rest."""
+    """Return the parsed requests, and whether the rest was rejected. If not, the last entry is the
+    reader's state."""
     reader = RequestReader(SCRATCH, limits, accept_both_lengths=both_lengths)
     requests: list[Any] = []
     head = None
@@ -287,7 +288,7 @@ def test_chunks_are_parsed_as_by_aiohttp(
     if is_corrupted:
         body[at : at + 1] = replacement
     data = _CHUNKED + bytes(body)
-    actual, expected = parse(data, DEFAULT), parse_with_aiohttp(data, DEFAULT)
+    actual, expected = parse(data, DEFAULT_LIMITS), parse_with_aiohttp(data, DEFAULT_LIMITS)
     if actual != expected and expected == "refused":
         # This reader ignores extensions, and parses trailers only when their line is complete.
         assert b";" in body or actual == "incomplete"
@@ -304,8 +305,8 @@ _COSTLY = {
     "tiny chunks": (_CHUNKED + b"1\r\nx\r\n" * 50_000, 60_000),
     "an extension in single bytes": (_CHUNKED + (b"1;" + b"x" * 200 + b"\r\nx\r\n") * 100, 1),
     "trailers in single bytes": (_CHUNKED + b"0\r\n" + b"A: b\r\n" * 99, 1),
-    "requests": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2000, 60_000),
-    "new heads": (
+    "equal requests": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2000, 60_000),
+    "requests with different heads": (
         b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % i for i in range(2000)),
         60_000,
     ),
@@ -316,7 +317,7 @@ _COSTLY = {
 def test_costly_input_is_parsed_in_bounded_time(case: str) -> None:
     """Two seconds are a generous bound: each case takes tens of milliseconds."""
     data, step = _COSTLY[case]
-    reader = RequestReader(SCRATCH, DEFAULT)
+    reader = RequestReader(SCRATCH, DEFAULT_LIMITS)
     head, handled = None, 0
     start = time.process_time()
     for at in range(0, len(data), step):

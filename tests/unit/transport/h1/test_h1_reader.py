@@ -1,4 +1,4 @@
-"""Requests that the HTTP/1.1 reader parses or rejects, without a socket."""
+"""The HTTP/1.1 request reader without a socket, and its cache of parsed heads."""
 
 import dataclasses
 
@@ -41,7 +41,7 @@ def receive(reader: RequestReader, data: bytes) -> tuple[HttpRequestHead, Buffer
     return head, reader.read_body()
 
 
-def refused_status(data: bytes) -> int:
+def rejected_status(data: bytes) -> int:
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - raised by the call, or stored
         head, _ = receive(make_reader(), data)
         assert head.error is not None
@@ -49,7 +49,7 @@ def refused_status(data: bytes) -> int:
     return caught.value.status
 
 
-def test_a_request_in_one_piece() -> None:
+def test_a_request_in_one_piece_is_parsed() -> None:
     head, body = receive(
         make_reader(), POST + b"X-A: 1\r\nx-a: \t2 \r\nContent-Length: 2\r\n\r\nhi"
     )
@@ -87,7 +87,7 @@ def test_a_complete_request_leaves_no_state(data: bytes) -> None:
         (b"HTTP/1.0\r\nConnection: keep-alive, close\r\n", False, True),
     ],
 )
-def test_keep_alive(line: bytes, keep_alive: bool, is_http10: bool) -> None:
+def test_keep_alive_is_read(line: bytes, keep_alive: bool, is_http10: bool) -> None:
     head, _ = receive(make_reader(), b"GET / " + line + b"\r\n")
     assert (head.keep_alive, head.is_http10) == (keep_alive, is_http10)
 
@@ -103,19 +103,19 @@ def test_keep_alive(line: bytes, keep_alive: bool, is_http10: bool) -> None:
         (b"HTTPS://other:1/a/b?c?d#e", "/a/b", "c?d"),
     ],
 )
-def test_targets(target: bytes, path: str, query: str) -> None:
+def test_targets_are_split_into_path_and_query(target: bytes, path: str, query: str) -> None:
     head, _ = receive(make_reader(), b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (head.path, head.query, head.error) == (path, query, None)
 
 
-def test_options_asterisk() -> None:
+def test_options_accepts_an_asterisk() -> None:
     head, _ = receive(make_reader(), b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (head.path, head.error) == ("*", None)
 
 
 @pytest.mark.parametrize("target", [b"*", b"http:///a", b"http://u@h/", b"x://a:b/"])
-def test_invalid_targets(target: bytes) -> None:
-    assert refused_status(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
+def test_invalid_targets_are_rejected(target: bytes) -> None:
+    assert rejected_status(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
 
 
 @pytest.mark.parametrize(
@@ -135,15 +135,15 @@ def test_invalid_targets(target: bytes) -> None:
         (b"GET / HTTP/1.1 ", 400),
     ],
 )
-def test_invalid_request_lines(line: bytes, status: int) -> None:
-    assert refused_status(line + b"\r\nHost: x\r\n\r\n") == status
+def test_invalid_request_lines_are_rejected(line: bytes, status: int) -> None:
+    assert rejected_status(line + b"\r\nHost: x\r\n\r\n") == status
 
 
 @pytest.mark.parametrize("name", [b"Content-Type", b"User-Agent", b"ETag"])
 def test_a_singleton_field_must_not_be_repeated(name: bytes) -> None:
     line = name + b": a\r\n"
     assert receive(make_reader(), POST + line + b"\r\n")[0].error is None
-    assert refused_status(POST + line + line.lower() + b"\r\n") == 400
+    assert rejected_status(POST + line + line.lower() + b"\r\n") == 400
 
 
 def test_a_long_body_is_received_into_its_own_buffer() -> None:
@@ -155,7 +155,7 @@ def test_a_long_body_is_received_into_its_own_buffer() -> None:
     write(reader, b"b" * 99_499)
     assert reader.read_body() is None
     assert (len(reader.get_buffer()), reader.untaken_bytes) == (1, 0), (
-        "the next bytes go to another buffer"
+        "one byte of the body is missing"
     )
     write(reader, b"c")
     result = reader.read_body()
@@ -177,7 +177,7 @@ def test_no_buffer_is_allocated_before_the_body_is_read() -> None:
     assert (reader.untaken_bytes, reader.received) == (0, 0)
 
 
-def test_pipelined_requests_wait_unparsed() -> None:
+def test_pipelined_requests_are_not_parsed_early() -> None:
     reader = make_reader()
     second = b"rubbish\r\n\r\n"
     head, body = receive(reader, CHUNKED + b"2;a=b\r\nhi\r\n0\r\nX: y\r\n\r\n" + second)
@@ -279,8 +279,7 @@ def test_both_lengths_are_accepted_only_in_the_first_request() -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 5000])
-def test_invalid_chunks(chunks: bytes, step: int) -> None:
-    """The reader rejects chunks at the first invalid byte, however they are split."""
+def test_invalid_chunks_are_rejected(chunks: bytes, step: int) -> None:
     reader = make_reader(scratch=8000)
     head, body = receive(reader, CHUNKED)
     assert (head.is_chunked, body) == (True, None)

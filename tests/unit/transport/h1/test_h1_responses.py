@@ -1,4 +1,4 @@
-"""Both engines parse the same responses from the same bytes, however they are split."""
+"""The response parsers of both engines: their results, agreement, limits and memory."""
 
 import asyncio
 import gc
@@ -58,7 +58,7 @@ class FakePool:
         self.returned += 1
 
     def forget(self, connection: object) -> None:
-        """Ignore closed connections."""
+        """Do nothing."""
 
 
 def _h1_connection(pool: Any) -> H1ClientConnection:
@@ -83,13 +83,13 @@ async def _read_responses(
     create: ConnectionFactory[HttpExchangeConnection],
     pieces: Sequence[bytes],
     method: str,
-    times: int,
+    max_requests: int,
 ) -> list[object]:
     pool, transport = FakePool(), FakeTransport()
     connection = create(cast("Any", pool))
     connection.connection_made(cast("Any", transport))
     results: list[object] = []
-    for _ in range(times):
+    for _ in range(max_requests):
         deadline = asyncio.get_running_loop().time() + 1000
         response_task = asyncio.ensure_future(
             connection.send(HttpRequest(method, "/"), "/", deadline)
@@ -124,9 +124,9 @@ def read_responses(
     create: ConnectionFactory[HttpExchangeConnection],
     pieces: Sequence[bytes],
     method: str = "POST",
-    times: int = 2,
+    max_requests: int = 2,
 ) -> list[object]:
-    return _LOOP.run_until_complete(_read_responses(create, pieces, method, times))
+    return _LOOP.run_until_complete(_read_responses(create, pieces, method, max_requests))
 
 
 _LINES = st.sampled_from(
@@ -210,7 +210,7 @@ def test_both_engines_return_the_same_response(data: bytes, cuts: list[int], met
     actual = read_responses(_h1_connection, pieces, method)
     if actual != expected:
         response, connection = cast("Any", actual)
-        # If bytes follow a response, engine ``own`` returns it and closes the connection.
+        # If bytes follow a response, engine ``own`` returns the response and disconnects.
         assert cast("Any", expected)[0] == response or expected[0][0] is Kind.BACKEND_GARBAGE
         assert len(_EMPTY_LINE.split(data, 1)[1]) > len(response[2])
         assert connection == (0, True)
@@ -223,12 +223,12 @@ def test_bytes_after_a_response_end_the_connection() -> None:
 
 
 def test_a_repeated_plain_head_is_parsed_once() -> None:
-    heads = PlainResponseParser()
-    first = heads.parse(OK + b"abcde", "POST")
+    parser = PlainResponseParser()
+    first = parser.parse(OK + b"abcde", "POST")
     assert first is not None
     assert (first.status, first.length, first.size, first.keep_alive) == (200, 5, len(OK), True)
-    assert heads.parse(OK + b"other", "POST") is first
-    assert heads.parse(OK + b"abcde", "HEAD") is None
+    assert parser.parse(OK + b"other", "POST") is first
+    assert parser.parse(OK + b"abcde", "HEAD") is None
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_an_interim_response_has_no_body(
 @pytest.mark.parametrize("line", [b"A: b", b"A: b\0", b"Content-Length: 9"])
 def test_a_finished_reader_is_freed_without_garbage_collection(line: bytes) -> None:
     class WeakReader(LenientReader):
-        """Supports weak references."""
+        """A ``LenientReader`` that supports weak references."""
 
     gc.disable()
     try:

@@ -72,7 +72,7 @@ def read_response(parser: PlainResponseParser, raw: bytes) -> Any:
 @given(fields, st.data())
 @example([(b"X-Id", b": ", b"1"), (b"x-id", b": ", b"2")], None)
 @settings(max_examples=examples(300))
-def test_a_head_has_the_same_meaning_after_another_one(
+def test_a_head_is_parsed_alike_after_a_similar_head(
     first: list[tuple[bytes, bytes, bytes]], data: Any
 ) -> None:
     if data is None:
@@ -83,39 +83,39 @@ def test_a_head_has_the_same_meaning_after_another_one(
             for line in first
             for name in (line[0],)
         ]
-    requests = RequestHeadParser(LIMITS)
-    responses = PlainResponseParser()
+    request_parser = RequestHeadParser(LIMITS)
+    response_parser = PlainResponseParser()
     for lines in (first, second, first):
         raw = request(lines)
         end = raw.index(b"\r\n\r\n") + 4
-        assert read_request(requests, raw[:end]) == read_request(
+        assert read_request(request_parser, raw[:end]) == read_request(
             RequestHeadParser(LIMITS), raw[:end]
         )
         raw = response(lines)
-        assert read_response(responses, raw) == read_response(PlainResponseParser(), raw)
+        assert read_response(response_parser, raw) == read_response(PlainResponseParser(), raw)
 
 
 @pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The parsers that were created, one for each parsed request head."""
-    parsers: list[Any] = []
+def parsers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The created request parsers: one for each head that is parsed in full."""
+    created: list[Any] = []
     create = httptools.HttpRequestParser
 
     def record(fields: object) -> Any:
-        parsers.append(create(fields))
-        return parsers[-1]
+        created.append(create(fields))
+        return created[-1]
 
-    # a compiled module ignores patches of its own functions (decision 50)
+    # A compiled module ignores patches of its own functions (decision 50).
     monkeypatch.setattr(httptools, "HttpRequestParser", record)
-    return parsers
+    return created
 
 
-def test_heads_that_differ_in_plain_values_are_parsed_once(parsed: list[Any]) -> None:
+def test_heads_that_differ_in_plain_values_are_parsed_once(parsers: list[Any]) -> None:
     parser = RequestHeadParser(LIMITS)
     for number in range(1000):
         raw = request([(b"X-Request-Id", b": ", b"%d" % number), (b"A", b": ", b"b")])
         assert parser.read(raw).headers == {"host": "h", "x-request-id": str(number), "a": "b"}
-    assert len(parsed) == 1
+    assert len(parsers) == 1
     assert len(parser._cache) == 1, "heads that occur once do not fill the cache"
 
 
@@ -130,7 +130,7 @@ def test_heads_that_differ_in_plain_values_are_parsed_once(parsed: list[Any]) ->
     ],
 )
 def test_heads_that_may_not_be_templates_are_parsed_each_time(
-    parsed: list[Any], line: tuple[bytes, bytes, bytes]
+    parsers: list[Any], line: tuple[bytes, bytes, bytes]
 ) -> None:
     parser = RequestHeadParser(LIMITS)
     for number in range(3):
@@ -140,19 +140,19 @@ def test_heads_that_may_not_be_templates_are_parsed_each_time(
         )
         head = b"POST / HTTP/1.1\r\n" + (b"" if name == b"Host" else b"Host: h\r\n") + raw
         assert parser.read(head).error is None
-    assert len(parsed) == 3
+    assert len(parsers) == 3
 
 
-def test_long_heads_do_not_become_templates(parsed: list[Any]) -> None:
+def test_long_heads_do_not_become_templates(parsers: list[Any]) -> None:
     for size, count in ((MAX_TEMPLATE_BYTES // 4, 1), (MAX_TEMPLATE_BYTES // 2, 2)):
         parser = RequestHeadParser(Limits(headers=MAX_CACHE_BYTES, header_count=20))
-        parsed.clear()
+        parsers.clear()
         for number in range(2):
             parser.read(request([(b"A", b": ", b"b" * size), (b"X-Id", b": ", b"%d" % number)]))
-        assert len(parsed) == count
+        assert len(parsers) == count
 
 
-def test_a_template_does_not_extend_the_limit(parsed: list[Any]) -> None:
+def test_a_head_over_the_limit_is_refused_despite_its_template(parsers: list[Any]) -> None:
     parser = RequestHeadParser(LIMITS)
     parser.read(request([(b"X-Id", b": ", b"1")]))
     with pytest.raises(HeadError, match="over the limit"):

@@ -11,6 +11,7 @@ HEADER_BYTES = 4096
 MAX_STREAMS = 10
 SETTINGS = frames.settings([])
 HELLO = frames.PREFACE + SETTINGS
+"""The start of a client's connection."""
 REQUEST = header_blocks.encode_block(
     (":method", "POST"),
     (":scheme", "http"),

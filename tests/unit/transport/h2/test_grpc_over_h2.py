@@ -118,7 +118,7 @@ def test_messages_end_with_the_current_one_after_a_stop(
 def test_long_messages_however_they_are_split(
     sizes: list[int], cuts: list[int], reads_first: list[bool]
 ) -> None:
-    """A long message is received into its own buffer once it has been requested."""
+    """A long message has its own buffer from the first call of ``next_message`` on."""
     parts = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
     reader, start, messages = MessageReader(100_000, ""), 0, []
     body = b"".join(map(framed, parts))
@@ -148,7 +148,7 @@ def test_a_long_message_is_the_last_after_a_stop(*, requested: bool) -> None:
     assert (reader.is_empty, reader.missing_bytes) == (True, 0)
 
 
-async def test_a_long_compressed_message_in_pieces() -> None:
+async def test_a_long_compressed_message_may_arrive_in_pieces() -> None:
     data = random.Random(0).randbytes(90_000)
     reader, body = MessageReader(100_000, "gzip"), framed(gzip.compress(data), 1)
     reader.add([body[:70_000]])
@@ -202,7 +202,7 @@ async def test_a_bomb_is_counted_while_it_is_inflated_and_does_not_block_others(
     ],
     ids=range(5),  # gzip data contains the time, and test processes must collect equal names
 )
-async def test_errors_found_after_the_prefix(packed: bytes, error: type[GatewayError]) -> None:
+async def test_errors_after_the_prefix_are_found(packed: bytes, error: type[GatewayError]) -> None:
     deferred = _deferred(packed, MIB)
     with pytest.raises(error):
         await deferred.inflate(UNLIMITED)
@@ -210,7 +210,7 @@ async def test_errors_found_after_the_prefix(packed: bytes, error: type[GatewayE
 
 
 @pytest.mark.parametrize(("name", "packed"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_compressed_messages(name: str, packed: object) -> None:
+def test_compressed_messages_are_inflated(name: str, packed: object) -> None:
     assert callable(packed)
     body = framed(packed(b"a" * 5000), 1)
     single = SingleMessageReader(MAX_BYTES, name)
@@ -236,7 +236,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_messages(case: str) -> None:
+def test_malformed_messages_are_rejected(case: str) -> None:
     body, encoding, error = MALFORMED[case]
     single = SingleMessageReader(MAX_BYTES, encoding)
     with pytest.raises(
@@ -258,7 +258,7 @@ def test_malformed_messages(case: str) -> None:
         ("999999999S", None), ("5s", None), ("٣S", None), ("5S\n", None),
     ],
 )  # fmt: skip
-def test_timeouts(text: str, seconds: float | None) -> None:
+def test_timeouts_are_read(text: str, seconds: float | None) -> None:
     assert headers.read_timeout(text) == (None if seconds is None else pytest.approx(seconds))
 
 
@@ -284,7 +284,7 @@ def test_timeouts_are_written(seconds: float, text: str) -> None:
     assert headers.request_suffix(seconds, {}) == encoded
 
 
-def test_request_headers() -> None:
+def test_request_headers_are_interpreted() -> None:
     parsed = request_headers(
         ("grpc-timeout", "1S"), ("grpc-encoding", "gzip"), ("x-a", "1"), ("x-a", "2"),
         ("r-bin", "AP8="),
@@ -306,13 +306,13 @@ def test_request_headers() -> None:
         (request_headers(("a", "b"), ("c", "d"), limits=Limits(header_count=3)), 200, 8),
     ],
 )
-def test_requests_are_refused(fields: RequestHeaders, status: int, code: int) -> None:
+def test_invalid_requests_are_refused(fields: RequestHeaders, status: int, code: int) -> None:
     assert fields.refusal is not None
     assert (fields.status, fields.refusal[0]) == (status, code)
 
 
 @pytest.mark.parametrize("excess", [0, 1])
-def test_metadata_up_to_its_limits(excess: int) -> None:
+def test_metadata_is_accepted_up_to_its_limits(excess: int) -> None:
     """The size counts 32 more bytes for each field (RFC 9113, 6.5.2)."""
     pseudo = {":method": "POST", ":scheme": "http", ":path": "/a/b"}
     plain = {"content-type": "application/grpc", "te": "trailers", "c": "d" * 9}
@@ -324,7 +324,7 @@ def test_metadata_up_to_its_limits(excess: int) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "+proto", ";x"])
-def test_content_types(suffix: str) -> None:
+def test_content_types_of_grpc_are_accepted(suffix: str) -> None:
     assert request_headers(**{"content-type": f"application/grpc{suffix}"}).refusal is None
 
 
@@ -355,7 +355,7 @@ def test_written_trailers_are_read_back(details: str, code: int) -> None:
         ([("x", "y")], None),
     ],
 )
-def test_status_codes(pairs: list[tuple[str, str]], code: int | None) -> None:
+def test_status_codes_are_read(pairs: list[tuple[str, str]], code: int | None) -> None:
     assert ResponseHeaders(block(*pairs)).code == code
 
 

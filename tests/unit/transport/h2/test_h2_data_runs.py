@@ -27,7 +27,7 @@ from infergate.transport.http2.roles import Http2ServerConnection
 from searching import examples
 
 FRAME_SIZE = 16_384
-"""The default frame size."""
+"""The default of SETTINGS_MAX_FRAME_SIZE."""
 
 
 def headers_with_length(number: int, length: int) -> bytes:
@@ -56,7 +56,7 @@ def test_an_idle_connection_does_not_hold_the_bytes_of_its_last_read() -> None:
 
 
 def test_data_of_one_stream_in_one_read_is_one_event() -> None:
-    """A peer that sends short frames must not cause an event for each."""
+    """A peer that sends short frames must not cause an event for each frame."""
     connection = server()
     body = [b"x" * (1 + number % 2) for number in range(1000)]
     wire_bytes = headers(1) + b"".join(data(1, each) for each in body) + data(1, b"end", 1)
@@ -77,7 +77,7 @@ INTERRUPTIONS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", INTERRUPTIONS)
-def test_frames_inside_a_run_of_data(case: str) -> None:
+def test_other_frames_may_interrupt_a_run(case: str) -> None:
     def opened_connection() -> Http2Connection:
         connection = server()
         feed(connection, [headers(1) + headers(3)])
@@ -93,7 +93,7 @@ def test_frames_inside_a_run_of_data(case: str) -> None:
     assert any(len(body) > 1000 for _, body in events)  # type: ignore[misc]
 
 
-def test_a_run_beyond_the_streams_window() -> None:
+def test_a_run_beyond_the_streams_window_resets_the_stream() -> None:
     connection = server()
     count = limits.STREAM_WINDOW // FRAME_SIZE
     events = connection.receive(
@@ -106,14 +106,14 @@ def test_a_run_beyond_the_streams_window() -> None:
     assert list(connection.streams) == [3]
 
 
-def test_a_run_beyond_the_content_length() -> None:
+def test_a_run_beyond_the_content_length_resets_the_stream() -> None:
     connection = server()
     events = connection.receive(headers_with_length(1, 350) + data(1, bytes(100)) * 9, 0.0)
     assert sum(event.size for event in bodies(events)) == 300
     assert ended_streams(events) == [(1, Code.PROTOCOL_ERROR)]
 
 
-def test_a_run_of_exactly_the_content_length() -> None:
+def test_a_run_of_exactly_the_content_length_is_accepted() -> None:
     connection = server()
     events = connection.receive(
         headers_with_length(1, 300) + data(1, bytes(100)) * 3 + data(1, b"", 1), 0.0
@@ -122,7 +122,7 @@ def test_a_run_of_exactly_the_content_length() -> None:
     assert not ended_streams(events)
 
 
-def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_beyond_the_connections_window_is_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CONNECTION_WINDOW", 70_000)
     connection = server()
     connection._unreleased = -(2**40)  # so the window is never updated
@@ -158,14 +158,14 @@ FATAL_RUNS: dict[str, tuple[bytes, Code, str]] = {
 
 
 @pytest.mark.parametrize("case", FATAL_RUNS)
-def test_a_run_that_ends_the_connection(case: str) -> None:
+def test_an_invalid_run_ends_the_connection(case: str) -> None:
     wire_bytes, code, reason = FATAL_RUNS[case]
     events = Http2ServerConnection(4096, MAX_STREAMS).receive(wire_bytes, 0.0)
     assert failure(events) == (code, reason)
     assert not any(event.size for event in bodies(events))
 
 
-def test_a_run_on_a_stream_that_has_ended() -> None:
+def test_a_run_on_an_ended_stream_resets_it() -> None:
     events = server().receive(request_frame(1) + RUN, 0.0)
     assert not bodies(events)
     assert ended_streams(events) == [(1, Code.STREAM_CLOSED)]
@@ -207,7 +207,7 @@ _STEPS = st.lists(st.integers(1, 2000), max_size=30)
 @pytest.mark.parametrize("length", [None, 500, 2000, 100_000])
 @settings(max_examples=examples(150), deadline=None, phases=PHASES)
 @given(wire_bytes=st.lists(_RUN | _RUN | _OTHER_FRAMES, max_size=12).map(b"".join), steps=_STEPS)
-def test_runs_split_anywhere(length: int | None, wire_bytes: bytes, steps: list[int]) -> None:
+def test_runs_may_be_split(length: int | None, wire_bytes: bytes, steps: list[int]) -> None:
     """The windows are so small that they are exhausted and refilled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "STREAM_WINDOW", 4000)

@@ -134,7 +134,7 @@ def test_any_bytes_give_the_same_events_however_they_are_split(
 @given(st.one_of(st.lists(_FRAMES, max_size=4), st.lists(_FRAMES, max_size=12)).map(b"".join))
 @example(frame(10, 0, 1, b"\0\0\0\1") + frame(frames.RST_STREAM, 0, 1, b"\0\0\0\1"))
 def test_bytes_are_accepted_as_by_h2(wire_bytes: bytes) -> None:
-    """Both libraries accept the same frames, except that this engine has stricter limits."""
+    """Both libraries accept the same frames, except for the differences below."""
     engine = server()
     events = engine.receive(wire_bytes, 0.0)
     resets = [each for each in sent_frames(engine) if each[0] == frames.RST_STREAM]
@@ -157,7 +157,7 @@ def test_bytes_are_accepted_as_by_h2(wire_bytes: bytes) -> None:
         stricter = ("too many", "too_many", "too long", "a closed stream", "size is wrong for its")
         reason = events[-1].reason
         if "never opened" in reason and _ALTSVC in frame_kinds(wire_bytes):
-            return  # for h2, ALTSVC opens the stream
+            return  # in h2, an ALTSVC frame opens the stream
         is_stricter = any(word in reason for word in stricter)
         assert is_stricter or reason in _UNCHECKED_BY_H2, (reason, wire_bytes)
 
@@ -208,10 +208,10 @@ def exchange(
 
 def take_data(engine: Http2Connection, events: list[object]) -> bytes:
     """Return the bytes of the DATA in ``events``, and release them."""
-    found = [event for event in events if isinstance(event, Data)]
-    for event in found:
+    data_events = [event for event in events if isinstance(event, Data)]
+    for event in data_events:
         engine.release(event.stream, event.size)
-    return b"".join(part for event in found for part in event.parts)
+    return b"".join(part for event in data_events for part in event.parts)
 
 
 def read_with_h2(
@@ -239,7 +239,7 @@ def read_with_h2(
     window=st.sampled_from([1000, 65_535, 2**20]),
     padding=st.sampled_from([None, 0, 200]),
 )
-def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> None:
+def test_h2_interoperates_as_a_client(bodies: list[int], window: int, padding: int | None) -> None:
     engine = Http2ServerConnection(4096, 100)
     h2_peer = make_h2_peer(client_side=True)
     codes = h2.settings.SettingCodes
@@ -284,7 +284,7 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
     window=st.sampled_from([500, 65_535, 2**20]),
     frame_size=st.sampled_from([16_384, 100_000]),
 )
-def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
+def test_h2_interoperates_as_a_server(size: int, window: int, frame_size: int) -> None:
     engine = Http2ClientConnection(4096)
     h2_peer = make_h2_peer(client_side=False)
     codes = h2.settings.SettingCodes
@@ -315,7 +315,7 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
         assert not engine.streams
 
 
-def test_h2_resets_a_stream_and_receives_a_goaway() -> None:
+def test_the_h2_package_resets_a_stream_and_receives_a_goaway() -> None:
     engine = Http2ServerConnection(4096, 100)
     h2_peer = make_h2_peer(client_side=True)
     h2_peer.initiate_connection()

@@ -1,4 +1,4 @@
-"""Header blocks are decoded as by ``hpack``, even if they are cached."""
+"""Header blocks are decoded as by ``hpack``, even if they are cached, and at a bounded cost."""
 
 import time
 import tracemalloc
@@ -128,7 +128,7 @@ BOMBS = {
 def test_a_bomb_is_rejected_before_it_is_decoded(
     bomb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HeaderBlock, "__init__", None)  # decoding would fail
+    monkeypatch.setattr(HeaderBlock, "__init__", None)  # so that decoding would fail
     tracemalloc.start()
     with pytest.raises(Http2ConnectionError) as caught:
         HeaderBlockDecoder(MAX_SIZE).decode(BOMBS[bomb])
@@ -143,24 +143,24 @@ def test_a_bomb_is_rejected_before_it_is_decoded(
     [b"\x8f" * 60, b"\0\1a\1b" * 60, header_blocks.encode_block(("authorization", "x" * 3000))],
 )
 def test_the_header_cache_is_bounded_by_decoded_size(block: bytes) -> None:
-    reader = HeaderBlockDecoder(MAX_SIZE)
-    before = header_memory(reader)
+    decoder = HeaderBlockDecoder(MAX_SIZE)
+    before = header_memory(decoder)
     for number in range(3 * limits.MAX_CACHED_BLOCKS):
-        reader.decode(block + header_blocks.encode_block(("n", str(number))))
-    assert 0 < len(reader.cache) <= limits.MAX_CACHED_BLOCKS
-    assert header_memory(reader) - before < 5 * limits.MAX_CACHE_BYTES
+        decoder.decode(block + header_blocks.encode_block(("n", str(number))))
+    assert 0 < len(decoder.cache) <= limits.MAX_CACHED_BLOCKS
+    assert header_memory(decoder) - before < 5 * limits.MAX_CACHE_BYTES
 
 
 @pytest.mark.parametrize("block", [b"\x8f" * 1000, b"\x3f\xe1\x1f" * 2000 + b"\x8f"])
 def test_a_long_block_is_not_cached(block: bytes) -> None:
     """The block is long when decoded, or only when encoded."""
-    reader = HeaderBlockDecoder(MAX_SIZE)
-    reader.decode(block)
-    assert not reader.cache
+    decoder = HeaderBlockDecoder(MAX_SIZE)
+    decoder.decode(block)
+    assert not decoder.cache
 
 
 def test_the_header_cache_is_bounded_by_encoded_size() -> None:
-    reader = HeaderBlockDecoder(MAX_SIZE)
+    decoder = HeaderBlockDecoder(MAX_SIZE)
     for number in range(200):
-        reader.decode(b"\x3f\xe1\x1f" * 1000 + header_blocks.encode_block(("n", str(number))))
-    assert sum(map(len, reader.cache)) <= limits.MAX_CACHE_BYTES
+        decoder.decode(b"\x3f\xe1\x1f" * 1000 + header_blocks.encode_block(("n", str(number))))
+    assert sum(map(len, decoder.cache)) <= limits.MAX_CACHE_BYTES

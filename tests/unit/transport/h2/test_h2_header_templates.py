@@ -35,8 +35,7 @@ def field(name: str, value: bytes, kind: int = INDEXED, *, huffman: bool = False
 
 
 def request(*fields: bytes, path: str = "/a/B") -> bytes:
-    """Return a block as grpcio sends it: every field is to be added to the table, which has size
-    0."""
+    """Return a block as grpcio sends it: its fields ask for indexing in a table of size 0."""
     return b"".join(
         (
             field(":path", path.encode()),
@@ -131,7 +130,7 @@ def test_an_entry_too_large_for_a_table_in_use_is_not_cached(
 
 @pytest.mark.parametrize("kind", [INDEXED, PLAIN, NEVER_INDEXED])
 @pytest.mark.parametrize("huffman", [False, True])
-def test_changing_values_do_not_cause_decoding(
+def test_changing_values_are_decoded_from_scratch_only_at_first(
     kind: int, huffman: bool, decoded: list[HeaderBlock]
 ) -> None:
     decoder, reference = without_table(), reference_decoder()
@@ -141,8 +140,8 @@ def test_changing_values_do_not_cause_decoding(
             field("authorization", b"Bearer x", kind),
             field("x-request-id", b"%d" % number * (1 + number), kind, huffman=huffman),
         )
-        found = check(decoder, reference, block)
-        assert found.is_request
+        actual = check(decoder, reference, block)
+        assert actual.is_request
     assert len(decoded) == 3
 
 
@@ -162,15 +161,15 @@ def test_values_that_decide_whether_a_block_is_valid_are_never_skipped() -> None
     for number in range(5):
         for te in (b"trailers", b"x%d" % number):
             block = b"\x83\x86" + field(":path", b"/a%d" % number) + field("te", te)
-            found = check(decoder, reference, block + field("content-length", b"%d" % number))
-            assert found.is_request is (te == b"trailers")
-            assert found.template is None
+            actual = check(decoder, reference, block + field("content-length", b"%d" % number))
+            assert actual.is_request is (te == b"trailers")
+            assert actual.template is None
 
 
 @pytest.mark.parametrize(
     "value", [b"a\0b", b"a\nb", b"\r", b"", b"\xff", b" a ", b"x" * 126, b"x" * 127, b"x" * 3000]
 )
-def test_unusual_values(value: bytes) -> None:
+def test_unusual_values_are_decoded_as_by_hpack(value: bytes) -> None:
     decoder, reference = without_table(), reference_decoder()
     for each in (b"1", b"2", b"3", b"4", value, value, b"5"):
         check(decoder, reference, request(field("a", each)))
@@ -235,7 +234,7 @@ _SIZES = st.sampled_from([b"", b"", b"", b"", NO_TABLE, b"\x3f\x61"])
 
 @settings(max_examples=examples(400), deadline=None)
 @given(st.data(), st.lists(_SHAPES, min_size=1, max_size=3), st.booleans())
-def test_any_sequence_is_decoded_as_by_hpack(
+def test_any_sequence_of_blocks_is_decoded_as_by_hpack(
     data: st.DataObject, shapes: list[list[tuple[str, int, bool, bool]]], has_table: bool
 ) -> None:
     """Each shape is sent several times, with changing values in some fields."""
@@ -255,9 +254,9 @@ def test_any_sequence_is_decoded_as_by_hpack(
             with pytest.raises(Http2ConnectionError):
                 decoder.decode(block)
             return
-        found = decoder.decode(block)
-        assert (found.pairs, found.pseudo) == (reference_fields.pairs, reference_fields.pseudo)
-        assert (found.size, found.is_malformed) == (
+        actual = decoder.decode(block)
+        assert (actual.pairs, actual.pseudo) == (reference_fields.pairs, reference_fields.pseudo)
+        assert (actual.size, actual.is_malformed) == (
             reference_fields.size,
             reference_fields.is_malformed,
         )
@@ -270,13 +269,13 @@ def test_blocks_that_occur_once_do_not_displace_those_in_use(decoded: list[Heade
     for number in range(3):
         decoder.decode(request(field("a", b"%d" % number)))
     decoded.clear()
-    once = 4 * limits.MAX_CACHED_BLOCKS
-    for number in range(once):
+    count = 4 * limits.MAX_CACHED_BLOCKS
+    for number in range(count):
         decoder.decode(request(field(f"once-{number}", b"x")))
         if number % 50 == 0:
             decoder.decode(hot)
             decoder.decode(request(field("a", b"again %d" % number)))
-    assert len(decoded) == once
+    assert len(decoded) == count
 
 
 @pytest.mark.parametrize("size", [10, 1000, 3000])
@@ -303,7 +302,6 @@ def test_long_blocks_make_no_templates() -> None:
 
 
 def test_huffman_codes_are_decoded_once_although_many_templates_begin_alike() -> None:
-    """Decoding is most of the cost of such a block."""
     block = request(field("a", b"x" * 50_000, huffman=True), field("other", b"1"))
 
     def seconds(templates: int) -> float:
@@ -316,8 +314,8 @@ def test_huffman_codes_are_decoded_once_although_many_templates_begin_alike() ->
         decoder.decode(block)
         return time.process_time() - start
 
-    alone = min(seconds(0) for _ in range(3))
-    assert min(seconds(limits.MAX_HEADER_TEMPLATES) for _ in range(3)) < 4 * alone
+    baseline = min(seconds(0) for _ in range(3))
+    assert min(seconds(limits.MAX_HEADER_TEMPLATES) for _ in range(3)) < 4 * baseline
 
 
 # ---- gRPC requests
@@ -332,7 +330,7 @@ def grpc_request(**values: bytes) -> bytes:
     )
 
 
-def test_changed_values_of_a_request() -> None:
+def test_changed_values_of_a_request_are_interpreted() -> None:
     decoder = without_table()
     changes: list[dict[str, bytes]] = [
         {},
@@ -345,12 +343,12 @@ def test_changed_values_of_a_request() -> None:
     ]
     for values in changes:
         block = decoder.decode(grpc_request(**values))
-        found = headers.interpret_request(block, Limits())
+        actual = headers.interpret_request(block, Limits())
         expected = headers.interpret_request(
             reference_block(reference_decoder(), grpc_request(**values)), Limits()
         )
         for name in headers.RequestHeaders.__slots__:
-            assert getattr(found, name) == getattr(expected, name), name
+            assert getattr(actual, name) == getattr(expected, name), name
     assert block.template is not None
 
 
@@ -358,8 +356,8 @@ def test_a_refused_template_does_not_refuse_a_valid_request() -> None:
     decoder = without_table()
     for size in (3000, 3001, 3002, 10):
         block = decoder.decode(grpc_request(id=b"x" * size))
-        found = headers.interpret_request(block, Limits(headers=2000))
-        assert (found.refusal is None) is (size == 10)
+        actual = headers.interpret_request(block, Limits(headers=2000))
+        assert (actual.refusal is None) is (size == 10)
     assert block.template is not None
 
 
@@ -367,5 +365,5 @@ def test_values_beyond_the_limit_are_refused() -> None:
     decoder = without_table()
     for size in (10, 11, 12, 3000, 13):
         block = decoder.decode(grpc_request(id=b"x" * size))
-        found = headers.interpret_request(block, Limits(headers=2000))
-        assert found.limit == ("headers" if size == 3000 else "")
+        actual = headers.interpret_request(block, Limits(headers=2000))
+        assert actual.limit == ("headers" if size == 3000 else "")

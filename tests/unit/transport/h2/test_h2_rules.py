@@ -1,4 +1,4 @@
-"""RFC 9113, rule by rule: forbidden frames, and the error that each of them causes."""
+"""Rules of RFC 9113: the errors of forbidden frames, flow control, limits and draining."""
 
 import pytest
 from h2_kit import (
@@ -54,15 +54,15 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, Code]] = {
     "a frame size below the minimum": (HELLO + setting(5, 16_383), Code.PROTOCOL_ERROR),
     "a frame size above the maximum": (HELLO + setting(5, 2**24), Code.PROTOCOL_ERROR),
     "PING on a stream": (HELLO + frame(6, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
-    "PING of 7": (HELLO + frame(6, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
+    "PING of 7 bytes": (HELLO + frame(6, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
     "GOAWAY on a stream": (HELLO + frame(7, 0, 1, bytes(8)), Code.PROTOCOL_ERROR),
-    "GOAWAY of 7": (HELLO + frame(7, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
+    "GOAWAY of 7 bytes": (HELLO + frame(7, 0, 0, bytes(7)), Code.FRAME_SIZE_ERROR),
     "RST_STREAM on stream 0": (HELLO + frame(3, 0, 0, bytes(4)), Code.PROTOCOL_ERROR),
-    "RST_STREAM of 3": (HELLO + OPEN + frame(3, 0, 1, bytes(3)), Code.FRAME_SIZE_ERROR),
+    "RST_STREAM, 3 bytes": (HELLO + OPEN + frame(3, 0, 1, bytes(3)), Code.FRAME_SIZE_ERROR),
     "RST_STREAM on an idle stream": (HELLO + frames.reset(1, 8), Code.PROTOCOL_ERROR),
     "PRIORITY on stream 0": (HELLO + frame(2, 0, 0, bytes(5)), Code.PROTOCOL_ERROR),
     "PUSH_PROMISE": (HELLO + OPEN + frame(5, 4, 1, bytes(4)), Code.PROTOCOL_ERROR),
-    "WINDOW_UPDATE of 3": (HELLO + frame(8, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),
+    "WINDOW_UPDATE of 3 bytes": (HELLO + frame(8, 0, 0, bytes(3)), Code.FRAME_SIZE_ERROR),
     "WINDOW_UPDATE by 0": (HELLO + window_update(0, 0), Code.PROTOCOL_ERROR),
     "WINDOW_UPDATE beyond 2^31-1": (HELLO + window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
     "WINDOW_UPDATE on an idle stream": (HELLO + window_update(1, 1), Code.PROTOCOL_ERROR),
@@ -84,7 +84,7 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, Code]] = {
     "HPACK: a table size over the acknowledged limit": (
         HELLO + frames.SETTINGS_ACK + headers(1, b"\x21" + REQUEST), Code.COMPRESSION_ERROR,
     ),
-    "HPACK: the same in a cached block": (
+    "HPACK: too large a table size in a cached block": (
         HELLO + request_frame(1, b"\x3f\xe1\x1f" + REQUEST) + frames.SETTINGS_ACK
         + request_frame(3, b"\x3f\xe1\x1f" + REQUEST), Code.COMPRESSION_ERROR,
     ),
@@ -197,8 +197,8 @@ def test_errors_that_end_a_stream(case: str) -> None:
     assert resets(connection) == [(1, code)]
     assert not connection.streams
     # Frames in flight are ignored, and the connection continues.
-    more = connection.receive(data(1, b"x") + headers(1, TRAILERS, END) + request_frame(3), 0.0)
-    assert [type(event) for event in more] == [Headers]
+    events = connection.receive(data(1, b"x") + headers(1, TRAILERS, END) + request_frame(3), 0.0)
+    assert [type(event) for event in events] == [Headers]
     assert list(connection.streams) == [3]
 
 
@@ -417,7 +417,7 @@ def test_window_updates_for_sent_data_are_accepted() -> None:
     assert not connection.streams
 
 
-def test_a_drain() -> None:
+def test_a_drain_announces_the_last_stream_and_finishes_open_streams() -> None:
     connection = server()
     connection.receive(request_frame(1), 0.0)
     connection.take_output()
@@ -437,7 +437,7 @@ def test_a_drain() -> None:
     assert connection.is_drained
 
 
-def test_a_client_request() -> None:
+def test_a_client_sends_a_request_and_reads_the_response() -> None:
     connection = client()
     stream = connection.open_stream(REQUEST, [b"a", b"b"])
     assert sent_frames(connection) == [

@@ -115,10 +115,10 @@ FRAMES: dict[str, bytes] = {
 }
 
 _PROTOCOL_ERROR = connection_error(Code.PROTOCOL_ERROR)
-_CLOSED = stream_error(Code.STREAM_CLOSED)
-_PRIORITY = stream_error(Code.FRAME_SIZE_ERROR)
-_WINDOW = stream_error(Code.PROTOCOL_ERROR)
-# DATA, HEADERS, truncated PRIORITY, RST_STREAM, WINDOW_UPDATE, WINDOW_UPDATE by 0
+_CLOSED_ERROR = stream_error(Code.STREAM_CLOSED)
+_PRIORITY_ERROR = stream_error(Code.FRAME_SIZE_ERROR)
+_WINDOW_ERROR = stream_error(Code.PROTOCOL_ERROR)
+# These tuples have the expected result for each frame of _DEPENDS_ON_STATE, in the same order.
 _IDLE = (
     _PROTOCOL_ERROR,
     _PROTOCOL_ERROR,
@@ -127,12 +127,12 @@ _IDLE = (
     _PROTOCOL_ERROR,
     _PROTOCOL_ERROR,
 )
-_OPEN = (EVENT, EVENT, _PRIORITY, EVENT, NOTHING, _WINDOW)
-_HALF_REMOTE = (_CLOSED, _CLOSED, _PRIORITY, EVENT, NOTHING, _WINDOW)
-_ENDED = (_CLOSED, _CLOSED, _PRIORITY, NOTHING, NOTHING, NOTHING)
-_IGNORED = (NOTHING, NOTHING, _PRIORITY, NOTHING, NOTHING, NOTHING)
+_OPEN = (EVENT, EVENT, _PRIORITY_ERROR, EVENT, NOTHING, _WINDOW_ERROR)
+_HALF_REMOTE = (_CLOSED_ERROR, _CLOSED_ERROR, _PRIORITY_ERROR, EVENT, NOTHING, _WINDOW_ERROR)
+_ENDED = (_CLOSED_ERROR, _CLOSED_ERROR, _PRIORITY_ERROR, NOTHING, NOTHING, NOTHING)
+_IGNORED = (NOTHING, NOTHING, _PRIORITY_ERROR, NOTHING, NOTHING, NOTHING)
 # The server treats all lower stream IDs as closed (5.1.1).
-_LOWER_ID = (_CLOSED, connection_error(Code.STREAM_CLOSED), *_ENDED[2:])
+_LOWER_ID = (_CLOSED_ERROR, connection_error(Code.STREAM_CLOSED), *_ENDED[2:])
 _DEPENDS_ON_STATE = (
     "DATA", "HEADERS", "PRIORITY, cut short", "RST_STREAM", "WINDOW_UPDATE", "WINDOW_UPDATE by 0",
 )  # fmt: skip
@@ -163,7 +163,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("kind", FRAMES)
-def test_a_frame_in_a_state(state: str, kind: str) -> None:
+def test_each_frame_in_each_state_has_the_expected_result(state: str, kind: str) -> None:
     wire_bytes = FRAMES[kind]
     if (state, kind) == ("server, idle", "HEADERS"):
         wire_bytes = headers(1)
@@ -369,6 +369,6 @@ def test_long_header_blocks_are_limited() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(2, Code.PROTOCOL_ERROR), (1, Code.STREAM_CLOSED)])
-def test_a_long_header_block_on_an_invalid_stream(number: int, code: Code) -> None:
+def test_a_long_block_on_an_invalid_stream_is_fatal(number: int, code: Code) -> None:
     connection = server(HELLO + frames.SETTINGS_ACK + request_frame(3))
     assert failure(connection.receive(headers(number, b"\x8f" * 4096), 0.0))[0] == code

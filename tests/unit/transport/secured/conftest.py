@@ -1,4 +1,4 @@
-"""Runs these tests on both event loops, which call a protocol's methods in different orders."""
+"""Run these tests on both event loops, which call a protocol's methods in different orders."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -29,7 +29,7 @@ def load_error(certificate: Path, key: Path) -> str:
     return str(caught.value)
 
 
-def test_invalid_certificate_pairs(authority: Authority, tmp_path: Path) -> None:
+def test_errors_of_invalid_certificate_pairs(authority: Authority, tmp_path: Path) -> None:
     pair, other = authority.server(), authority.server()
     load_certificate_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair.certificate, pair.key)
     file = tmp_path / "file.pem"
@@ -64,7 +64,7 @@ class DeletingContext(ssl.SSLContext):
         super().load_verify_locations(cafile, *others)
 
 
-def test_files_deleted_while_they_are_read(authority: Authority) -> None:
+def test_files_deleted_while_they_are_read_cause_a_certificate_error(authority: Authority) -> None:
     """If another error were raised, clients would fail instead of getting the old certificate."""
     pair, context = authority.server(), DeletingContext(ssl.PROTOCOL_TLS_SERVER)
     context.file = pair.key
@@ -75,7 +75,7 @@ def test_files_deleted_while_they_are_read(authority: Authority) -> None:
         load_authorities(context, authority.file)
 
 
-def test_invalid_authorities(authority: Authority, tmp_path: Path) -> None:
+def test_errors_of_invalid_authorities(authority: Authority, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     load_authorities(context, authority.file)
     assert len(context.get_ca_certs()) == 1
@@ -88,7 +88,7 @@ def test_invalid_authorities(authority: Authority, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("year", [1999, 2001, 2049, 2050, 2999])
-def test_expiry_dates(authority: Authority, tmp_path: Path, year: int) -> None:
+def test_expiry_dates_are_read(authority: Authority, tmp_path: Path, year: int) -> None:
     """RFC 5280, 4.1.2.5 defines two date formats."""
     end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
     begin = datetime(1990, 1, 1, tzinfo=UTC)
@@ -99,7 +99,7 @@ def test_expiry_dates(authority: Authority, tmp_path: Path, year: int) -> None:
     assert read_expiry(authority.issue("x", expired=True).certificate) == EXPIRED_AT.timestamp()
 
 
-def test_truncated_certificates_have_no_expiry_date(authority: Authority) -> None:
+def test_truncated_certificates_cause_only_expected_errors(authority: Authority) -> None:
     der = ssl.PEM_cert_to_DER_cert(authority.file.read_text())
     for cut in range(0, len(der), 7):
         try:

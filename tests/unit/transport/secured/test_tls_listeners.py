@@ -76,9 +76,9 @@ class Harness:
         reader, writer = await asyncio.open_connection("localhost", self.port, ssl=context)
         return Peer(reader, writer)
 
-    async def wait_refused(self, *rejections: ConnectionRefusal) -> None:
-        """Wait until connections were refused for these reasons and none is open."""
-        await until(lambda: self.refused == list(rejections) and not self.gate.connections)
+    async def wait_refused(self, *reasons: ConnectionRefusal) -> None:
+        """Wait until connections were refused for exactly ``reasons`` and none is open."""
+        await until(lambda: self.refused == list(reasons) and not self.gate.connections)
 
 
 def context(trusted: Authority, identity: Pair | None = None) -> ssl.SSLContext:
@@ -143,14 +143,14 @@ BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * 200_000]
 LARGE = b"0123456789abcdef" * (4 * MIB)
 
 
-async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair) -> None:
+async def test_http_echoes_bodies(engine: Engine, authority: Authority, pair: Pair) -> None:
     async with serve("http", pair, engine) as harness:
         for body in BODIES:
             assert await echo_http(engine, harness, body, authority) == b"POST " + body
         assert not harness.refused
 
 
-async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pair) -> None:
+async def test_grpc_echoes_messages(engine: Engine, authority: Authority, pair: Pair) -> None:
     upstream = grpc_upstream(engine, authority)
     async with serve("grpc", pair, engine) as harness:
         for body in BODIES:
@@ -169,7 +169,7 @@ def last_exchange(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
         return b"".join(iter(lambda: peer.recv(65_536), b""))
 
 
-async def test_a_long_response_before_a_close(
+async def test_a_long_response_is_complete_before_the_connection_closes(
     engine: Engine, authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     """asyncio's TLS transport must not be closed while it reports that its buffer has drained."""
@@ -185,7 +185,7 @@ async def test_a_long_response_before_a_close(
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_very_large_bodies(authority: Authority, pair: Pair) -> None:
+async def test_very_large_bodies_are_complete(authority: Authority, pair: Pair) -> None:
     async with serve("http", pair) as harness:
         assert await echo_http(OWN, harness, LARGE, authority) == b"POST " + LARGE
     upstream = grpc_upstream(OWN, authority)
@@ -194,7 +194,7 @@ async def test_very_large_bodies(authority: Authority, pair: Pair) -> None:
         await upstream.close()
 
 
-async def test_frames(authority: Authority, pair: Pair) -> None:
+async def test_frames_are_echoed(authority: Authority, pair: Pair) -> None:
     async with serve("frames", pair) as harness:
         peer = await harness.connect(context(authority))
         framed = FramePeer(peer.reader, peer.writer)
@@ -206,7 +206,7 @@ async def test_frames(authority: Authority, pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("kind", "agreed"), [("http", "http/1.1"), ("grpc", "h2"), ("frames", None)]
 )
-async def test_alpn(authority: Authority, pair: Pair, kind: str, agreed: str | None) -> None:
+async def test_alpn_choice(authority: Authority, pair: Pair, kind: str, agreed: str | None) -> None:
     offering = context(authority)
     offering.set_alpn_protocols(["h2", "http/1.1"])
     async with serve(kind, pair) as harness:
@@ -254,7 +254,7 @@ OFFERS = [
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("step", [64, 100_000])
 @pytest.mark.parametrize("offer", OFFERS, ids=str)
-async def test_alpn_offers(
+async def test_alpn_offers_without_a_common_protocol_are_refused(
     authority: Authority,
     pair: Pair,
     step: int,
@@ -308,7 +308,7 @@ def test_an_alpn_offer_split_into_records(record: int) -> None:
         ("AES128-GCM-SHA256:AES128-SHA:DHE-RSA-AES128-GCM-SHA256", False),
     ],
 )
-async def test_tls_1_2_ciphers(
+async def test_only_strong_tls_1_2_ciphers_are_accepted(
     authority: Authority,
     pair: Pair,
     kind: str,
@@ -328,7 +328,7 @@ async def test_tls_1_2_ciphers(
         await harness.wait_refused(ConnectionRefusal.HANDSHAKE)
 
 
-async def test_the_minimum_version(authority: Authority, pair: Pair) -> None:
+async def test_versions_below_the_minimum_are_refused(authority: Authority, pair: Pair) -> None:
     tls_1_2 = context(authority)
     tls_1_2.maximum_version = ssl.TLSVersion.TLSv1_2
     async with serve("http", pair) as harness:
@@ -340,7 +340,7 @@ async def test_the_minimum_version(authority: Authority, pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc", "frames"])
-async def test_plain_text_on_a_tls_port(
+async def test_plain_text_on_a_tls_port_is_refused(
     authority: Authority, pair: Pair, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serve(kind, pair) as harness:
@@ -384,14 +384,14 @@ def send_garbage(port: int, context: ssl.SSLContext) -> None:
             peer.recv(1)
 
 
-async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> None:
+async def test_garbage_after_the_handshake_is_fatal(authority: Authority, pair: Pair) -> None:
     async with serve("http", pair) as harness:
         await asyncio.to_thread(send_garbage, harness.port, context(authority))
         await harness.wait_refused(ConnectionRefusal.HANDSHAKE)
 
 
 def corrupted_hello(seed: int) -> bytes:
-    """Return a ClientHello with changed or missing bytes."""
+    """Return a ClientHello with changed, missing or additional bytes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     hello, rng = bytearray(client_hello(context)), random.Random(seed)
     for _ in range(rng.randrange(1, 4)):
@@ -420,7 +420,7 @@ async def test_corrupted_handshakes_fail(
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
-async def test_a_required_client_certificate(
+async def test_a_required_client_certificate_is_verified(
     authority: Authority,
     other_authority: Authority,
     pair: Pair,
@@ -446,7 +446,7 @@ async def test_a_required_client_certificate(
         await harness.wait_refused(*[ConnectionRefusal.CERTIFICATE] * 3)
 
 
-async def test_an_optional_client_certificate(
+async def test_an_optional_client_certificate_is_verified(
     authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
     valid = authority.issue("spiffe://example/ns/a", "b.example")
@@ -483,7 +483,7 @@ NAMES = ("*.clients.example", "spiffe://example/ns/*", "10.0.0.?")
     ],
 )
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-async def test_names_of_client_certificates(
+async def test_only_allowed_names_of_client_certificates_are_accepted(
     authority: Authority, pair: Pair, kind: str, names: list[str], allowed: bool
 ) -> None:
     certificate = authority.issue(*names)
@@ -521,7 +521,7 @@ async def test_the_order_of_a_certificates_names_is_fixed(
 
 
 @pytest.mark.parametrize("required", [True, False])
-async def test_client_certificates_with_grpcio(
+async def test_grpcio_verifies_client_certificates(
     authority: Authority, other_authority: Authority, pair: Pair, required: bool
 ) -> None:
     options = requiring(authority, allowed_names=NAMES) if required else {}
@@ -709,7 +709,7 @@ async def test_a_stopping_listener_closes_idle_connections(
         connecting.close()
 
 
-async def test_pipelined_requests_over_tls(authority: Authority, pair: Pair) -> None:
+async def test_pipelined_requests_get_responses_in_order(authority: Authority, pair: Pair) -> None:
     """H1Server receives several requests in one read, and responds in order."""
     async with serve("http", pair) as harness:
         assert isinstance(harness.server, H1Server)

@@ -53,7 +53,7 @@ ALL_CLIENTS = pytest.mark.parametrize(
 
 
 @ALL_CLIENTS
-async def test_a_configured_authority(
+async def test_only_servers_of_the_configured_authority_are_trusted(
     kind: str, engine: Engine, authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
     async with serve(kind, pair, engine) as harness:
@@ -67,7 +67,7 @@ async def test_a_configured_authority(
 
 
 @ALL_CLIENTS
-async def test_a_configured_server_name(kind: str, engine: Engine, authority: Authority) -> None:
+async def test_the_server_name_is_checked(kind: str, engine: Engine, authority: Authority) -> None:
     certificate = authority.issue("back.example")
     async with serve(kind, certificate, engine) as harness:
         for name, is_accepted in (("back.example", True), (None, False), ("other.example", False)):
@@ -82,7 +82,7 @@ async def test_a_configured_server_name(kind: str, engine: Engine, authority: Au
 
 
 @ALL_CLIENTS
-async def test_a_client_certificate(
+async def test_the_configured_client_certificate_is_sent(
     kind: str, engine: Engine, authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
     async with serve(kind, pair, engine, **requiring(authority)) as harness:
@@ -101,7 +101,7 @@ async def test_a_client_certificate(
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
-async def test_a_renewed_client_certificate(
+async def test_a_renewed_client_certificate_is_used(
     kind: str,
     authority: Authority,
     pair: Pair,
@@ -109,16 +109,16 @@ async def test_a_renewed_client_certificate(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
-    own = authority.issue("before")
-    client = Client(kind, OWN, client_tls(authority, own))
+    identity = authority.issue("before")
+    client = Client(kind, OWN, client_tls(authority, identity))
     for name in ("before", "after", "after"):
         async with serve(kind, pair, **requiring(authority)) as harness:
             assert await client.send_request(harness.endpoint)
             assert harness.calls[0].peer_identity == (name,)
         if name == "before":
-            replace_files(authority.issue("after"), own)
+            replace_files(authority.issue("after"), identity)
         else:
-            own.key.write_text("broken")
+            identity.key.write_text("broken")
     assert "keeping the previous certificates" in caplog.text
     await client.upstream.close()
 
@@ -133,7 +133,7 @@ async def test_without_verification_any_certificate_is_accepted(
         await client.upstream.close()
 
 
-def test_a_context_checks_files_and_servers(authority: Authority, tmp_path: Path) -> None:
+def test_client_contexts_check_files_and_servers(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
         ClientTlsContext(ClientTls(tmp_path / "none.pem"))
     context = ClientTlsContext(ClientTls(authority.file)).context()
