@@ -1,4 +1,5 @@
-"""Transformed metadata agrees with transformed tensors, for random steps on random tensors."""
+"""Tests that random steps transform metadata and random tensors in agreement, and that the outputs
+requested from the backend suffice."""
 
 from __future__ import annotations
 
@@ -233,7 +234,7 @@ def test_outputs_agree_with_the_metadata_for_clients(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), tensors())
-def test_the_outputs_requested_from_the_backend_suffice_for_those_of_the_client(
+def test_the_outputs_requested_from_the_backend_suffice_for_the_client(
     data: st.DataObject, returned: dict[str, Tensor]
 ) -> None:
     transforms = RouteTransforms((), draw_steps(data, returned, OUTPUT_STEPS), batch=True)
