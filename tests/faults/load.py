@@ -184,10 +184,8 @@ class Load:
                 path = f"/v2/models/{model}/generate_stream"
                 answer = await connection.send_request(HttpRequest("POST", path, body=[body]))
                 lines = bytes(join_parts(answer.body)).decode().split("\n\n")
-                values = [
-                    json.loads(line[6:])["OUT"] for line in lines if line.startswith("data: ")
-                ]
-                assert values == list(range(20)), (answer.status, lines[:3])
+                items = [json.loads(line[6:])["OUT"] for line in lines if line.startswith("data: ")]
+                assert items == list(range(20)), (answer.status, lines[:3])
                 self.count("v2-rest stream")
 
     @asynccontextmanager

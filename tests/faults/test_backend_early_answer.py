@@ -20,7 +20,7 @@ from faults.watch import MIB, counted, until
 
 REFUSAL = http_answer(b'{"error":"it broke"}', "400 X")
 SIZE = 6 * MIB
-"""More bytes than the socket buffers of a backend that does not read hold."""
+"""More bytes than the socket buffers hold if the backend does not read."""
 LONG = document(
     tensor(datatype="UINT8", shape=[SIZE], data=None, parameters={"binary_data_size": SIZE})
 )
@@ -54,7 +54,7 @@ def closes(answer: bytes) -> Script:
 @pytest.mark.parametrize("size", [0, SIZE], ids=["short", "long"])
 @pytest.mark.parametrize("answer", [REFUSAL, http_answer(GOOD_BODY)], ids=["refusal", "good"])
 @pytest.mark.parametrize("make_script", [reads_later, closes])
-def test_over_http(
+def test_early_http_responses_are_relayed(
     harness: Harness, model: str, size: int, answer: bytes, make_script: Callable[[bytes], Script]
 ) -> None:
     harness.rest.use(make_script(answer))
@@ -79,7 +79,9 @@ def _next_stream(server: h2.Server) -> int:
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
 @pytest.mark.parametrize("size", [4, 4 * MIB])
 @pytest.mark.parametrize("code", [3, 0])
-def test_over_grpc(harness: Harness, model: str, size: int, code: int) -> None:
+def test_early_grpc_responses_are_relayed(
+    harness: Harness, model: str, size: int, code: int
+) -> None:
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
         while True:

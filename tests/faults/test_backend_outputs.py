@@ -116,7 +116,7 @@ def test_grpc_clients_get_the_model_name_that_they_requested(harness: Harness, m
 
 
 def test_additional_outputs_are_passed_through(harness: Harness) -> None:
-    """From a legacy server, which numbers its outputs, they would be rejected."""
+    """Additional outputs are rejected only from legacy servers, which number their outputs."""
     response = json.loads(GOOD_BODY)
     response["outputs"].append({**response["outputs"][0], "name": "MORE"})
     harness.rest.use(respond_with(http_answer(json.dumps(response).encode())))

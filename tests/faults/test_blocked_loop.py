@@ -1,6 +1,5 @@
 """Tests clients whose requests arrive while the event loop is blocked for longer than the time
-limits, because the process is stopped or a read takes long. They are served, and none times out.
-"""
+limits, because the process is stopped or a read is slow. They are served, and none times out."""
 
 from __future__ import annotations
 

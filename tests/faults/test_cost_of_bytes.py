@@ -215,7 +215,7 @@ def _validate(codec: Any, wire: Any) -> None:
 
 
 def _seconds(codec: Any, make: Any, data: bytes) -> float:
-    """Return the CPU seconds of the event loop before the first wait for a request, which is the
+    """Return the CPU seconds that the event loop spends on a request before its first wait: the
     maximum of parsing and validating the request."""
     longest = 0.0
     for read in (_parse, _validate):

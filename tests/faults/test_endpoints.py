@@ -24,7 +24,7 @@ transports_and_engines = pytest.mark.parametrize(("transport", "engine"), TRANSP
 
 
 @transports_and_engines
-async def test_one_of_three_is_killed_and_restarted(transport: str, engine: str) -> None:
+async def test_one_endpoint_of_three_is_killed_and_restarted(transport: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as servers:
         urls = [each.url(transport) for each in servers]
         async with gateway(transport, engine, urls, balance={"slow_start": "0s"}) as load:

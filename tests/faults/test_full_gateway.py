@@ -101,9 +101,9 @@ def announced_body(harness: Harness, size: int) -> Iterator[None]:
 def test_requests_beyond_the_memory_budget_are_rejected(harness: Harness) -> None:
     with announced_body(harness, BYTES * 9 // 10):
         with refused_by(harness.gateway, "in_flight_bytes"):
-            refused = harness.http(LARGE)
-            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-            assert str(BYTES) in refused.error
+            answer = harness.http(LARGE)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert str(BYTES) in answer.error
         with refused_by(harness.gateway, "in_flight_bytes"):
             assert harness.chunked(LARGE).status == 503
         with refused_by(harness.gateway, "in_flight_bytes"):
@@ -132,8 +132,8 @@ def test_requests_beyond_the_limit_in_flight_are_rejected(harness: Harness) -> N
         until(lambda: len(harness.depot.requests) == REQUESTS, "the requests are in progress")
         assert metric(harness.gateway, "infergate_in_flight_requests") == REQUESTS
         with refused_by(harness.gateway, "in_flight"):
-            refused = harness.http(VALID_BODY)
-            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            answer = harness.http(VALID_BODY)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         with refused_by(harness.gateway, "in_flight"):
             assert harness.grpc(1).code is grpc.StatusCode.UNAVAILABLE
         with refused_by(harness.gateway, "in_flight"):

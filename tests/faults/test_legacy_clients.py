@@ -1,6 +1,6 @@
-"""Tests broken or hostile legacy clients in front of the embedded models. The
-responses are like those of v1.15.0, or of v1.9.0 where v1.15.0 closes the connection or crashes.
-Tests name the exceptions. Other clients are served, and no resource remains in use."""
+"""Tests broken or hostile legacy clients in front of the embedded models. The responses are like
+those of v1.15.0, or of v1.9.0 where v1.15.0 closes the connection or crashes. Tests name the
+exceptions. Other clients are served, and no resource remains in use."""
 
 from __future__ import annotations
 

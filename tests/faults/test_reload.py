@@ -199,7 +199,7 @@ def test_unsupported_changes_are_rejected(harness: Harness, old: str, new: str, 
     is_compat = "engine: compat" in harness.first
     if is_compat:
         old, new = old.replace("own", "compat"), new.replace("compat", "own")
-        error = error.replace("changing 'own' to 'is_compat'", "changing 'is_compat' to 'own'")
+        error = error.replace("changing 'own' to 'compat'", "changing 'compat' to 'own'")
         error = error or "listeners.grpc: changing limits.body on"
     assert old in harness.first
     harness.file.write_text(harness.first.replace(old, new))

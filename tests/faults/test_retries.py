@@ -489,15 +489,15 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
         assert expected in late.details
         assert harness.metric("queue_refusals_total", backend=name, reason="expired") == 1
         second = clients.submit(harness.send_request, kind, "full", "plain")
-        until(lambda: waiting() == 1, "the second request second")
+        until(lambda: waiting() == 1, "the second request waits")
         for _ in range(3):
-            refused = harness.send_request(kind, "full", "plain")
-            assert refused.status in (503, grpc.StatusCode.UNAVAILABLE)
+            rejected = harness.send_request(kind, "full", "plain")
+            assert rejected.status in (503, grpc.StatusCode.UNAVAILABLE)
             assert (
                 "at its limit of 1 concurrent requests, and its queue of 1 is full"
-                in refused.details
+                in rejected.details
             )
-            assert refused.details.startswith("1 ")  # the value of Retry-After
+            assert rejected.details.startswith("1 ")  # the value of Retry-After
         assert harness.metric("queue_refusals_total", backend=name, reason="full") == 3
         assert counted(harness.gateway, backend=name, outcome="overloaded") == 3
         harness.others()

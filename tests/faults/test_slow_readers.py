@@ -30,7 +30,7 @@ def send_and_wait_for_disconnect(client: Client, address: str, request: bytes) -
     until(lambda: "ESTABLISHED" not in states(client, address), "the client is disconnected")
 
 
-def test_over_http(gateway: LimitedGateway) -> None:
+def test_slow_http_readers_are_disconnected(gateway: LimitedGateway) -> None:
     inputs = [
         {"name": f"INPUT{i}", "datatype": "UINT8", "shape": [3 * MIB],
          "parameters": {"binary_data_size": 3 * MIB}} for i in (0, 1)
@@ -43,7 +43,7 @@ def test_over_http(gateway: LimitedGateway) -> None:
         send_and_wait_for_disconnect(client, gateway.http, head(length, length=len(body)) + body)
 
 
-def test_on_a_raw_socket(gateway: LimitedGateway) -> None:
+def test_slow_raw_socket_readers_are_disconnected(gateway: LimitedGateway) -> None:
     slow = rises(gateway, REFUSED, listener="graphpipe[0]", reason="slow_reader")
     with slow, Client(gateway.raw) as client:
         send_and_wait_for_disconnect(client, gateway.raw, frames.LONG_FRAME)

@@ -71,7 +71,7 @@ def serve_reports(listener: socket.socket) -> None:
 
 if __name__ == "__main__":
     asyncio.Handle._run = _timed  # type: ignore[method-assign]
-    engines._uvloop_factory = lambda: None  # type: ignore[assignment]  # uvloop's handles cannot be patched
+    engines._uvloop_factory = lambda: None  # type: ignore[assignment]  # uvloop cannot be measured
     # The gateway is its own backend, which the configuration check would reject as a loop.
     check._loops = lambda *_: iter(())
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))

@@ -1,5 +1,4 @@
-"""Tests that random steps transform metadata and random tensors in agreement, and that the outputs
-requested from the backend suffice."""
+"""Tests random steps on random tensors: metadata and requested outputs agree with the tensors."""
 
 from __future__ import annotations
 
