@@ -25,8 +25,8 @@ from faults.legacy import (
     OLD_INFER,
     SIMPLE,
     code_name,
-    grpc_rejection,
-    http_rejection,
+    grpc_outcome,
+    http_outcome,
     old_message,
 )
 from faults.peer import Client, get, post
@@ -191,14 +191,14 @@ def trtis_http(harness: Harness, model: str, headers: Mapping[str, str]) -> Outc
     body = b"".join(each.tobytes() for each in SIMPLE_INPUTS)
     with_message = {**headers, "NV-InferRequest": SIMPLE}
     response = post(harness.gateway.http, f"/api/infer/{model}", body, with_message)
-    result = http_rejection(response)
+    result = http_outcome(response)
     return Outcome(str(result.code), result.error, response.headers)
 
 
 def trtis_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome:
     message = old_message(model, header=SIMPLE, raw=[each.tobytes() for each in SIMPLE_INPUTS])
     status = call(harness.channel, message, OLD_INFER, metadata=tuple(headers.items()))
-    result = grpc_rejection(status)
+    result = grpc_outcome(status)
     return Outcome(str(result.code), result.error, {})
 
 

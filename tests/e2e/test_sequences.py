@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.clients import Client, client
 from e2e.running import Infergate, started_infergate
-from faults.legacy import http_rejection, old_post
+from faults.legacy import http_outcome, old_post
 from peers.support.triton import Triton
 
 SERVER = """
@@ -156,7 +156,7 @@ def test_a_protocol_without_sequences_refuses_legacy_sequences(
     header = (
         'batch_size: 1 flags: 1 correlation_id: 5 input { name: "INPUT" } output { name: "OUTPUT" }'
     )
-    result = http_rejection(old_post(gateways[0].http, "none", header, b"\1\0\0\0"))
+    result = http_outcome(old_post(gateways[0].http, "none", header, b"\1\0\0\0"))
     assert result.code == "UNSUPPORTED"
     assert "sequence_id" in result.error
 

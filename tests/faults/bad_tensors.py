@@ -69,7 +69,7 @@ class Bad:
     """A request (``body`` and the ``headers`` of HTTP) for ``model`` and its expected rejection,
     whose text matches ``names``. With ``large``, it is rejected as too large instead of as a bad
     request. With ``bare``, the text names no field, as in the legacy servers' rejections of
-    unreadable requests. With ``ends``, it is not HTTP, so the connection is closed."""
+    unreadable requests. With ``ends``, the gateway closes the connection."""
 
     names: str
     body: bytes
@@ -108,8 +108,8 @@ def in_graphpipe(case: str, names: str, body: bytes | bytearray, *, large: bool 
 _REQ: Final = 44
 _INPUT_NAMES: Final = 56
 _INPUT_TENSORS: Final = 60
-"""The positions of the fields that ``pipe`` writes. The fields of a tensor are in its table."""
-_TYPE, _DATA, _STRINGS = 4, 12, 16
+"""The positions of these fields in a request from ``pipe``."""
+_TYPE, _DATA, _STRINGS = 4, 12, 16  # offsets in the table of a tensor
 
 
 def follow_offset(body: bytearray, position: int) -> int:
@@ -125,18 +125,18 @@ def put(body: bytearray, position: int, number: int) -> bytearray:
     return body
 
 
-def old(
+def in_legacy(
     case: str, names: str, inputs: str, *raw: bytes, grpc: str = "", model: str = "m", **more: Any
 ) -> None:
     """Add the case in both legacy formats. The gRPC error matches ``grpc`` if its text
     differs."""
-    old_http(case, names, inputs, *raw, model=model, **more)
+    in_legacy_http(case, names, inputs, *raw, model=model, **more)
     header = f'batch_size: 1 {inputs} output {{ name: "OUTPUT0" }}'
     body = old_message(model, header=header, raw=raw)
     BAD[case, OLD_GRPC] = Bad(grpc or names, body, model=model, **more)
 
 
-def old_http(
+def in_legacy_http(
     case: str, names: str, inputs: str, *raw: bytes, model: str = "m", **more: Any
 ) -> None:
     header = f'batch_size: 1 {inputs} output {{ name: "OUTPUT0" }}'
@@ -149,12 +149,12 @@ def input_text(dims: Sequence[int], name: str = "INPUT0", more: str = "") -> str
     return f'input {{ name: "{name}" dims: [{",".join(map(str, dims))}] {more} }}'
 
 
-FOUR: Final = b"\x07\0\0\0"
+SEVEN: Final = b"\x07\0\0\0"
 
 # ---- shapes ----------------------------------------------------------------------------------
 
 
-def shaped(
+def in_raw(
     case: str, shape: Sequence[int], elements: Sequence[int], words: str, model: str = "m"
 ) -> None:
     """Add the case in the GraphPipe and legacy formats. GraphPipe errors name the input; legacy
@@ -162,35 +162,37 @@ def shaped(
     data = struct.pack(f"<{len(elements)}i", *elements)
     names = r"INPUT0|input_tensors\[0\]\.shape"
     in_graphpipe(case, names, pipe(ints(shape, data)))
-    old(case, words, input_text(shape), data, model=model)
+    in_legacy(case, words, input_text(shape), data, model=model)
 
 
 _SIZE = "size .*input 'INPUT0'"
 _MORE = "additional input data|size .*input 'INPUT0'"
 _SHAPE = "unexpected shape for input 'INPUT0'"
-shaped("fewer elements than announced", [3], [1, 2], _SIZE)
-shaped("more elements than announced", [1], [1, 2], _MORE)
-shaped("a dimension of -1", [-1], [1], _SHAPE)
-shaped("a dimension of 0 and an element", [0], [1], _MORE)
-shaped("a product that overflows to 0", [2**32, 2**32], [], _SIZE, model="grid")
-shaped("thousands of dimensions", [1] * 3000, [1], "'INPUT0' has 3000 dimensions; the limit is 64")
+in_raw("fewer elements than announced", [3], [1, 2], _SIZE)
+in_raw("more elements than announced", [1], [1, 2], _MORE)
+in_raw("a dimension of -1", [-1], [1], _SHAPE)
+in_raw("a dimension of 0 and an element", [0], [1], _MORE)
+in_raw("a product that overflows to 0", [2**32, 2**32], [], _SIZE, model="grid")
+in_raw("thousands of dimensions", [1] * 3000, [1], "'INPUT0' has 3000 dimensions; the limit is 64")
 
 # ---- names -----------------------------------------------------------------------------------
 
-_pair = pipe(ints([1], FOUR), ints([1], FOUR))
+_pair = pipe(ints([1], SEVEN), ints([1], SEVEN))
 in_graphpipe("no name", "input 1 has no name", put(_pair, follow_offset(_pair, _INPUT_NAMES), 0))
-old("no name", "unexpected inference input ''", "input { dims: 1 }", FOUR)
+in_legacy("no name", "unexpected inference input ''", "input { dims: 1 }", SEVEN)
 
-in_graphpipe("an empty name", "input 1 has no name", pipe(ints([1], FOUR), ints([1], FOUR, "")))
-old("an empty name", "unexpected inference input ''", input_text([1], ""), FOUR)
+in_graphpipe("an empty name", "input 1 has no name", pipe(ints([1], SEVEN), ints([1], SEVEN, "")))
+in_legacy("an empty name", "unexpected inference input ''", input_text([1], ""), SEVEN)
 
-in_graphpipe("a duplicate name", "INPUT0", pipe(ints([1], FOUR), ints([1], FOUR)))
-old("a duplicate name", "'INPUT0' already exists", input_text([1]) * 2, FOUR, FOUR, model="pair")
+in_graphpipe("a duplicate name", "INPUT0", pipe(ints([1], SEVEN), ints([1], SEVEN)))
+in_legacy(
+    "a duplicate name", "'INPUT0' already exists", input_text([1]) * 2, SEVEN, SEVEN, model="pair"
+)
 
 # ---- datatypes -------------------------------------------------------------------------------
 
 _CASE = "an unknown datatype"
-_body = pipe(ints([1], FOUR))
+_body = pipe(ints([1], SEVEN))
 _body[tensor_table(_body) + _TYPE] = 99
 in_graphpipe(_CASE, "INPUT0.*99", _body)
 cannot([_CASE], OLD, "a message contains no datatypes")
@@ -198,27 +200,27 @@ cannot([_CASE], OLD, "a message contains no datatypes")
 # ---- the position and the size of data -------------------------------------------------------
 
 _CASE = "data for the first of two inputs only"
-_body = pipe(ints([1], FOUR), ints([1], FOUR, "INPUT1"))
+_body = pipe(ints([1], SEVEN), ints([1], SEVEN, "INPUT1"))
 in_graphpipe(_CASE, "INPUT1", put(_body, follow_offset(_body, tensor_table(_body, 1) + _DATA), 0))
 _inputs = input_text([1]) + input_text([1], "INPUT1")
-old(_CASE, "INPUT1", _inputs, FOUR, grpc="tensor data .* only 1 sets", model="pair")
+in_legacy(_CASE, "INPUT1", _inputs, SEVEN, grpc="tensor data .* only 1 sets", model="pair")
 
 _NO_SIZES = "the request has no separate size field"
 _SIZES = ("a size below 0", "a size past the end", "surplus bytes")
 cannot(_SIZES, GRAPHPIPE, "an unsigned length precedes the elements of a vector")
 _STRING = b"\x03\0\0\0abc"
-old_http("a size below 0", "", input_text([1], more="batch_byte_size: -4"), FOUR, bare=True)
+in_legacy_http("a size below 0", "", input_text([1], more="batch_byte_size: -4"), SEVEN, bare=True)
 cannot(["a size below 0"], [OLD_GRPC], "sizes are unsigned")
 for _case, _size, _words in (("a size past the end", 9, "INPUT0"), ("surplus bytes", 5, _MORE)):
     _input = input_text([1], more=f"batch_byte_size: {_size}")
-    old(_case, _words, _input, _STRING, model="strings")
+    in_legacy(_case, _words, _input, _STRING, model="strings")
 
 _CASE = "a string length past the end"
 _cut = b"\x05\0\0\0abc"
 _body = pipe(Tensor("INPUT0", Datatype.BYTES, (1,), _STRING))
 _string = follow_offset(_body, follow_offset(_body, tensor_table(_body) + _STRINGS) + 4)
 in_graphpipe(_CASE, r"input_tensors\[0\]\.string_val", put(_body, _string, 5000))
-old(_CASE, "INPUT0", input_text([1], more="batch_byte_size: 7"), _cut, model="strings")
+in_legacy(_CASE, "INPUT0", input_text([1], more="batch_byte_size: 7"), _cut, model="strings")
 
 # ---- elements --------------------------------------------------------------------------------
 
@@ -242,11 +244,11 @@ _OFFSETS = (
     "a vtable outside the message",
 )
 cannot(_OFFSETS, OLD, "only flatbuffers have offsets")
-_body = pipe(ints([1], FOUR))
+_body = pipe(ints([1], SEVEN))
 in_graphpipe(_OFFSETS[0], r"Request\.req ", put(_body, _REQ, 2**32 - 8))
 in_graphpipe(_OFFSETS[1], "refers to more than", pipe(*[ints([5000], bytes(20_000))] * 1000),
              large=True)  # fmt: skip
-_body = pipe(ints([1], FOUR))
+_body = pipe(ints([1], SEVEN))
 in_graphpipe(
     _OFFSETS[2], r"vtable of Request\.req\.input_tensors\[0\]",
     put(_body, tensor_table(_body), 2**31 - 1),
@@ -255,16 +257,16 @@ in_graphpipe(
 _CASE = "a vector of 4 GiB"
 _LENGTH = b"\xff\xff\xff\xff\x0f"
 cannot([_CASE], [OLD_HTTP], "the cases of sizes cover this format")
-_body = pipe(ints([1], FOUR))
+_body = pipe(ints([1], SEVEN))
 _vector = follow_offset(_body, tensor_table(_body) + _DATA)
 in_graphpipe(_CASE, r"input_tensors\[0\]\.data", put(_body, _vector, 2**32 - 1))
 BAD[_CASE, OLD_GRPC] = Bad("", b"\x22" + _LENGTH, bare=True)
 
 _LINES = ("a line feed in a header value", "a folded header line")
 cannot(_LINES, (*GRAPHPIPE, OLD_GRPC), "no header describes the tensors")
-old_http(_LINES[0], r"'INPUT0\n'", input_text([1], r"INPUT0\n"), FOUR)
-old_http(
-    _LINES[1], "not valid HTTP", input_text([1]).replace(" dims", "\r\n dims"), FOUR, ends=True
+in_legacy_http(_LINES[0], r"'INPUT0\n'", input_text([1], r"INPUT0\n"), SEVEN)
+in_legacy_http(
+    _LINES[1], "not valid HTTP", input_text([1]).replace(" dims", "\r\n dims"), SEVEN, ends=True
 )
 
 # ---- TensorFlow Serving ----------------------------------------------------------------------
@@ -289,10 +291,10 @@ def in_tfs(case: str, names: str, raw: Any, typed: Any, **more: Any) -> None:
 
 
 BAD["fewer elements than announced", TFS_RAW] = Bad(
-    "INPUT0", predict(proto([3], tensor_content=FOUR * 2))
+    "INPUT0", predict(proto([3], tensor_content=SEVEN * 2))
 )
 BAD["more elements than announced", TFS_RAW] = Bad(
-    "INPUT0", predict(proto([1], tensor_content=FOUR * 2))
+    "INPUT0", predict(proto([1], tensor_content=SEVEN * 2))
 )
 cannot(CASES[:2], [TFS_TYPED], "missing values repeat the last value, and extra values are ignored")
 _CASE = "a dimension of 0 and an element"
@@ -301,16 +303,16 @@ for _case, _dims, _names in (
     ("a dimension of -1", [-1], "INPUT0"),
     ("thousands of dimensions", [1] * 3000, "INPUT0: shape has over 64 dimensions"),
 ):
-    in_tfs(_case, _names, predict(proto(_dims, tensor_content=FOUR)),
+    in_tfs(_case, _names, predict(proto(_dims, tensor_content=SEVEN)),
            predict(proto(_dims, int_val=[7])))  # fmt: skip
 _dims = [2**32, 2**32]
 BAD["a product that overflows to 0", TFS_RAW] = Bad(
-    "INPUT0", predict(proto(_dims, tensor_content=FOUR)), model="grid"
+    "INPUT0", predict(proto(_dims, tensor_content=SEVEN)), model="grid"
 )
 BAD["a product that overflows to 0", TFS_TYPED] = Bad(
     "INPUT0", predict(proto(_dims)), model="grid", large=True
 )
-_one_raw, _one_typed = proto(tensor_content=FOUR), proto(int_val=[7])
+_one_raw, _one_typed = proto(tensor_content=SEVEN), proto(int_val=[7])
 
 
 def without_key(entry: Any) -> bytes:
@@ -322,7 +324,7 @@ def without_key(entry: Any) -> bytes:
 in_tfs("no name", "input 0", without_key(_one_raw), without_key(_one_typed))
 in_tfs("an empty name", "input 0", predict(_one_raw, name=""), predict(_one_typed, name=""))
 in_tfs("a duplicate name", "INPUT0", predict(_one_raw, _one_raw), predict(_one_typed, _one_typed))
-in_tfs("an unknown datatype", "INPUT0.*1000", predict(proto(dtype=1000, tensor_content=FOUR)),
+in_tfs("an unknown datatype", "INPUT0.*1000", predict(proto(dtype=1000, tensor_content=SEVEN)),
        predict(proto(dtype=1000, int_val=[7])))  # fmt: skip
 cannot(["data for the first of two inputs only"], TFS, "a tensor without contents is filled with 0")
 cannot(_SIZES, TFS, _NO_SIZES)
@@ -377,18 +379,18 @@ cannot(_LINES, LISTS, "no header describes the tensors")
 
 # ---- valid requests --------------------------------------------------------------------------
 
-GOOD: Final[dict[str, Bad]] = {
-    PIPE: Bad("", bytes(pipe(ints([1], FOUR)))),
-    FRAMES: Bad("", bytes(pipe(ints([1], FOUR)))),
+VALID_REQUESTS: Final[dict[str, Bad]] = {
+    PIPE: Bad("", bytes(pipe(ints([1], SEVEN)))),
+    FRAMES: Bad("", bytes(pipe(ints([1], SEVEN)))),
     OLD_HTTP: Bad(
         "",
-        FOUR,
+        SEVEN,
         {"NV-InferRequest": f'batch_size: 1 {input_text([1])} output {{ name: "OUTPUT0" }}'},
     ),
     OLD_GRPC: Bad(
         "",
         old_message(
-            "m", header=f'batch_size: 1 {input_text([1])} output {{ name: "OUTPUT0" }}', raw=[FOUR]
+            "m", header=f'batch_size: 1 {input_text([1])} output {{ name: "OUTPUT0" }}', raw=[SEVEN]
         ),
     ),
     TFS_RAW: Bad("", predict(_one_raw)),

@@ -1,4 +1,4 @@
-"""Shared gateways, and the checks that apply to every fault."""
+"""Shared gateways, and checks that apply to every test that docs/faults.md does not exempt."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _is_apart(item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True)
 def watched(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Check that other clients were served during each fault, and that memory and descriptors were
-    watched, or that docs/faults.md lists an exception."""
+    """Check that the test watched the gateway, for example with ``unharmed``, unless docs/faults.md
+    exempts the test."""
     begun = checks.begun
     yield
     if not _is_apart(request.node):
@@ -59,7 +59,7 @@ def gateway(limited_gateway: LimitedGateway) -> Iterator[LimitedGateway]:
 
 
 @pytest.fixture(scope="session")
-def own(request: pytest.FixtureRequest) -> Iterator[LimitedGateway]:
+def own_engine_gateway(request: pytest.FixtureRequest) -> Iterator[LimitedGateway]:
     """Return the gateway with ``engine: own``, whatever the engine of other tests."""
     if ENGINE == "own":
         yield request.getfixturevalue("limited_gateway")
@@ -77,8 +77,8 @@ def scripted_harness() -> Iterator[Harness]:
 
 @pytest.fixture
 def harness(scripted_harness: Harness) -> Iterator[Harness]:
-    """Return the gateway and its backends. Other clients are served during a test. Afterwards the
-    gateway must not hold more resources than before, including one connection to each backend."""
-    scripted_harness.restored()
+    """Return the gateway, connected to its backends. Other clients are served during a test, and
+    the gateway must not hold more resources after the test than before it."""
+    scripted_harness.restore()
     with unharmed(scripted_harness.gateway, scripted_harness.others):
         yield scripted_harness

@@ -64,11 +64,10 @@ def one_input(datatype: str, elements: Iterable[str]) -> bytes:
     return (head % (datatype, len(listed), ",".join(listed))).encode()
 
 
-def inputs(one: str, count: int = TENSORS) -> bytes:
-    """Return JSON with ``count`` inputs. The text of each input is ``one``, with its number in
-    place of ``%d``.
-    """
-    return ('{"inputs":[' + ",".join(one % each for each in range(count)) + "]}").encode()
+def inputs(template: str, count: int = TENSORS) -> bytes:
+    """Return JSON with ``count`` inputs. The text of each input is ``template``, with its number in
+    place of ``%d``."""
+    return ('{"inputs":[' + ",".join(template % each for each in range(count)) + "]}").encode()
 
 
 def raw(model: str, data: bytes, elements: int, datatype: str = "BYTES") -> bytes:
@@ -80,8 +79,7 @@ def raw(model: str, data: bytes, elements: int, datatype: str = "BYTES") -> byte
 
 def typed(datatype: str, elements: int, contents: bytes) -> bytes:
     """Return a request. ``contents`` is an encoded InferTensorContents, because protobuf takes
-    seconds to encode it.
-    """
+    seconds to encode it."""
     tensor = pb.ModelInferRequest.InferInputTensor(
         name="INPUT0", datatype=datatype, shape=[elements]
     )
@@ -104,8 +102,7 @@ def rows(row: bytes, size: int, model: str = "texts", end: bytes = b'""') -> tup
 
 def columns(item: bytes, size: int) -> tuple[str, bytes]:
     """Return the path and the body of a request of ``size`` bytes with a number, and repetitions of
-    ``item``.
-    """
+    ``item``."""
     items = (b"," + item) * ((size - 20) // (len(item) + 1))
     return "/v1/models/numbers:predict", b'{"inputs":[1%b]}' % items
 
@@ -117,11 +114,11 @@ DIMENSIONS: Final = b"\x12\x85\1" + b"\x08\1\x12\x80\1" + b"\x12\0" * 64
 def predict(model: str, dtype: int, elements: int, values: bytes = b"") -> bytes:
     """Return a PredictRequest with a tensor of one dimension."""
     size = bytearray()
-    left = elements
-    while left > 0x7F:
-        size.append(left & 0x7F | 0x80)
-        left >>= 7
-    size.append(left)
+    remaining = elements
+    while remaining > 0x7F:
+        size.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    size.append(remaining)
     shape = delimited(2, delimited(2, b"\x08" + bytes(size)))
     proto = b"\x08" + bytes((dtype,)) + shape + values
     entry = delimited(1, b"INPUT0") + delimited(2, proto)
@@ -170,13 +167,13 @@ def old_header(body: str, data: bytes = b"", model: str = "texts") -> Worst:
 
 
 def old_strings(model: str, data: bytes, elements: int) -> bytes:
-    result = OLD.InferRequest(model_name=model, model_version=-1)
-    result.meta_data.batch_size = 1
-    created = result.meta_data.input.add(name="INPUT0", dims=[elements])
+    request = OLD.InferRequest(model_name=model, model_version=-1)
+    request.meta_data.batch_size = 1
+    created = request.meta_data.input.add(name="INPUT0", dims=[elements])
     created.batch_byte_size = len(data)
-    result.meta_data.output.add(name="OUTPUT0")
-    result.raw_input.append(data)
-    return bytes(result.SerializeToString())
+    request.meta_data.output.add(name="OUTPUT0")
+    request.raw_input.append(data)
+    return bytes(request.SerializeToString())
 
 
 def _old_text(elements: int, size: int) -> str:
@@ -205,14 +202,16 @@ WORST: dict[str, Callable[[], Worst]] = {
     "v2-rest, as many BYTES as the loop reads": lambda: posted(
         rest("tr.v2-rest"), *binary(TWO_LENGTHS, MANY)
     ),
-    "v2-rest, as many to JSON": lambda: posted(rest("tr.v2-json"), *binary(TWO_LENGTHS, MANY)),
-    "v2-rest, as many to GraphPipe": lambda: posted(
+    "v2-rest, as many BYTES as the loop reads, to JSON": lambda: posted(
+        rest("tr.v2-json"), *binary(TWO_LENGTHS, MANY)
+    ),
+    "v2-rest, as many BYTES as the loop reads, to GraphPipe": lambda: posted(
         rest("tr.graphpipe"), *binary(TWO_LENGTHS, MANY)
     ),
     "v2-rest, 1024 inputs with parameters and NaN": lambda: posted(
         rest("identity"), NAN_AND_PARAMETERS[:INLINE]
     ),
-    "v2-rest, the same below 64 KiB": lambda: posted(
+    "v2-rest, 1000 inputs with NaN below 64 KiB": lambda: posted(
         rest("identity"),
         inputs('{"name":"INPUT%d","datatype":"FP16","shape":[1],"data":[NaN]}', 1000),
     ),
@@ -263,10 +262,10 @@ WORST: dict[str, Callable[[], Worst]] = {
     ),
     "v2-rest, long lines": lambda: posted(rest("identity"), b"{}", LONG_LINES),
     "v2-rest, a long path": lambda: posted("/v2/models/" + "%41" * 5000 + "/infer", b"{}"),
-    "v2-rest, an index": lambda: posted(
+    "v2-rest, a repository index": lambda: posted(
         "/v2/repository/index", b'{"ready":NaN' + b" " * INLINE + b"}"
     ),
-    "v2-rest, settings": lambda: posted(
+    "v2-rest, log settings": lambda: posted(
         "/v2/logging", b"{" + b",".join(b'"%x":NaN' % i for i in range(22_000)) + b"}"
     ),
     "v2-rest, classes": lambda: posted(
@@ -336,14 +335,14 @@ WORST: dict[str, Callable[[], Worst]] = {
     ),
     "inflated, over gRPC": lambda: called(raw("identity", LONG, len(LONG), "UINT8"), gzip=True),
     "graphpipe, very many empty texts": lambda: framed(flatbuffer(EMPTY, VERY_MANY)),
-    "graphpipe, as many as the loop reads": lambda: framed(flatbuffer(TWO_LENGTHS, MANY)),
+    "graphpipe, as many texts as the loop reads": lambda: framed(flatbuffer(TWO_LENGTHS, MANY)),
     "graphpipe, over HTTP": lambda: posted("/graphpipe/texts", flatbuffer(TWO_LENGTHS, MANY)),
     "trtis-http, dimensions": lambda: old_header(
         'batch_size: 1 input { name: "INPUT0" dims: [' + "1," * 30_000 + "1] }"
     ),
     "trtis-http, inputs": lambda: old_header("input{}" * 8000),
-    "trtis-http, nothing that can be read": lambda: old_header("input{dims:[" + "1," * 30_000),
-    "trtis-http, 8 KiB": lambda: old_header(
+    "trtis-http, an unreadable header": lambda: old_header("input{dims:[" + "1," * 30_000),
+    "trtis-http, dimensions in 8 KiB": lambda: old_header(
         'batch_size: 1 input { name: "INPUT0" dims: [' + "1," * 4000
     ),
     "trtis-http, very many empty BYTES": lambda: old_header(
@@ -352,7 +351,7 @@ WORST: dict[str, Callable[[], Worst]] = {
     "trtis-http, forwarded": lambda: old_header(
         _old_text(VERY_MANY, len(EMPTY)), EMPTY, "fwd.trtis-http"
     ),
-    "trtis-http, as many as the loop reads": lambda: old_header(
+    "trtis-http, as many BYTES as the loop reads": lambda: old_header(
         _old_text(MANY, len(TWO_LENGTHS)), TWO_LENGTHS, "fwd.trtis-http"
     ),
     "v2-rest, to kserve-v1": lambda: zipped(
@@ -364,7 +363,7 @@ WORST: dict[str, Callable[[], Worst]] = {
     "v2-rest, many dimensions, to tfs-rest": lambda: posted(
         rest("tr.tfs-rest"), *binary(EMPTY[:16_000], *DEEP, datatype="INT8")
     ),
-    "v2-rest, as many to kserve-v1": lambda: posted(
+    "v2-rest, as many BYTES as the loop reads, to kserve-v1": lambda: posted(
         rest("tr.kserve-v1"), *binary(TWO_LENGTHS, MANY)
     ),
     "kserve-v1, empty texts": lambda: predicted("texts", instances('""', INLINE)),
@@ -403,7 +402,7 @@ WORST: dict[str, Callable[[], Worst]] = {
     "tfs-grpc, forwarded": lambda: called(
         predict("fwd.tfs-grpc", 7, VERY_MANY, b"\x42\0" * VERY_MANY), PREDICT
     ),
-    "tfs-grpc, as many as the loop reads": lambda: called(
+    "tfs-grpc, as many BYTES as the loop reads": lambda: called(
         predict("fwd.tfs-grpc", 7, MANY, b"\x42\0\x42\1a" * (MANY // 2)), PREDICT
     ),
     "tfs-grpc, a repeated float": lambda: called(
@@ -469,7 +468,7 @@ WORST: dict[str, Callable[[], Worst]] = {
     "trtis-grpc, forwarded": lambda: called(
         old_strings("fwd.trtis-grpc", EMPTY, VERY_MANY), OLD_INFER
     ),
-    "trtis-grpc, as many as the loop reads": lambda: called(
+    "trtis-grpc, as many BYTES as the loop reads": lambda: called(
         old_strings("fwd.trtis-grpc", TWO_LENGTHS, MANY), OLD_INFER
     ),
 }

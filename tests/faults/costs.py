@@ -1,8 +1,8 @@
-"""Messages that are expensive for their size, and the maximum cost of each message: CPU of the
-event loop, memory, and delay of other clients.
+"""A gateway that measures its callbacks, and checks of what a message costs: CPU of the event loop,
+and delay of other clients.
 
-Each row of ``WORST`` is a message: ``posted`` over HTTP, ``called`` over gRPC, or ``framed`` on a
-raw socket. To apply the limits to another message, add a row."""
+Each row of ``faults.costly.WORST`` is a message: ``posted`` over HTTP, ``called`` over gRPC,
+``predicted`` over KServe V1, or ``framed`` on a raw socket. To test a message, add a row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ other load on the machine takes time as well.
 MAX_WAIT = 1.0
 """Maximum p99 of a good client in seconds."""
 ATTACKS = 2 if WHOLE else 1
-"""Messages of each attacker."""
+"""Number of messages that each attacker sends."""
 CONFIG = """
 engine: {engine}
 listeners:
@@ -88,13 +88,13 @@ HOPS = (
 )  # fmt: skip
 """The protocols over which the gateway reaches its own model ``texts``, which returns a BYTES
 tensor. A message for ``fwd.HOP`` or ``tr.HOP`` passes the codecs of both sides. ``tr`` renames an
-input, so that nothing passes through."""
+input, so that no message is passed through."""
 
 
 @dataclass(frozen=True)
 class Timed(Infergate):
-    """A gateway that reports what its callbacks cost. ``raw`` is the raw socket of ``identity``.
-    ``kserve`` is the listener for KServe's V1 protocol."""
+    """A gateway that reports what its callbacks cost. ``raw`` is the address of the raw socket
+    of ``identity``, and ``kserve`` that of the listener for KServe's V1 protocol."""
 
     raw: str
     costs: str
@@ -108,7 +108,7 @@ class Timed(Infergate):
 
 
 class Cost(NamedTuple):
-    """The cost in ``seconds``, scaled to a machine on which the calibration takes ``UNIT``."""
+    """CPU seconds of the callback ``what``, scaled to a machine that calibrates in ``UNIT``."""
 
     seconds: float
     what: str
@@ -182,7 +182,7 @@ def check_other_clients(gateway: Timed, worst: Worst, attackers: int) -> None:
 
 @dataclass(frozen=True)
 class Worst:
-    """An expensive message. ``send`` sends the message once on its own connection and waits for the
+    """An expensive message. ``send`` sends the message once on a new connection and waits for the
     response."""
 
     send: Callable[[Timed], object]
@@ -232,7 +232,7 @@ def framed(message: bytes) -> Worst:
 
 
 def good(gateway: Timed) -> float:
-    """Return the seconds that a client of small requests waits on its existing connection."""
+    """Return the seconds that a small request takes on a new connection."""
     began = time.monotonic()
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}

@@ -1,4 +1,4 @@
-"""GraphPipe over a raw socket: a valid request, a long request, and the text of responses."""
+"""GraphPipe over a raw socket: a listener, valid frames, and functions that read responses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CODEC = PLUGIN.create({})
 
 
 def raw_listener(model: str = "identity") -> tuple[str, str]:
-    """Return the section ``graphpipe`` of listeners with a raw socket for ``model``, and its
-    ``host:port``."""
+    """Return the section ``graphpipe`` of listeners with a raw socket for ``model``, and the
+    ``host:port`` of the socket."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     listener = f'{{{{address: "tcp://{address}", model: {model}, framing: size-prefixed}}}}'
@@ -43,7 +43,7 @@ def request_message(elements: int) -> tuple[InferRequest, bytes]:
     return request, struct.pack("<I", len(body)) + body
 
 
-REQUEST, GOOD = request_message(3)
+REQUEST, FRAME = request_message(3)
 LONG, LONG_FRAME = request_message(6 * MIB)
 
 

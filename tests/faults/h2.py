@@ -1,5 +1,5 @@
-"""HTTP/2 frames that are written by hand, so that they can be invalid. Header fields are
-uncompressed literals.
+"""HTTP/2 frames that are written by hand, so that they can be invalid, and a server that sends such
+frames. Header fields are uncompressed literals.
 
 References: RFC 9113 (frames), RFC 7541 6.2.2 (literal header fields without indexing).
 """

@@ -1,5 +1,5 @@
 """Clients that send one inference over the V2 and legacy protocols, and scripted legacy servers
-that respond to an inference as a test specifies, and to status requests normally."""
+that respond to an inference as a test specifies, and by default normally to status requests."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class ProtocolClients:
                     for i, each in enumerate((LEFT, np.ones(16, "<i4")))
                 )
                 answer = post(self.http, f"/v2/models/{model}/infer", document(*inputs))
-                words = answer.error if answer.status != 200 else ""
-                return Outcome(answer.status, words, answer.body)
+                error = answer.error if answer.status != 200 else ""
+                return Outcome(answer.status, error, answer.body)
             case "v2-grpc":
                 message = pb.ModelInferRequest(model_name=model)
                 for i in range(2):
@@ -68,16 +68,16 @@ class ProtocolClients:
                 status = call(self.channel, message.SerializeToString(), INFER)
                 return Outcome(status.code.name, status.details, status.message)
             case "trtis-http":
-                return http_rejection(old_post(self.http, model, SIMPLE, NUMBERS))
+                return http_outcome(old_post(self.http, model, SIMPLE, NUMBERS))
             case _:
-                return grpc_rejection(call(self.channel, old_message(model), OLD_INFER))
+                return grpc_outcome(call(self.channel, old_message(model), OLD_INFER))
 
 
 def old_post(address: str, model: str, header: str, body: bytes) -> Answer:
     return post(address, f"/api/infer/{model}", body, {"NV-InferRequest": header})
 
 
-def http_rejection(answer: Answer) -> Outcome:
+def http_outcome(answer: Answer) -> Outcome:
     """Return the outcome in NV-Status. The HTTP status must be 200 for SUCCESS, or else 400."""
     status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
     code = code_name(status)
@@ -86,13 +86,13 @@ def http_rejection(answer: Answer) -> Outcome:
 
 
 def old_message(model: str, *, version: int = -1, header: str = SIMPLE, raw: Any = None) -> bytes:
-    result = OLD.InferRequest(model_name=model, model_version=version)
-    text_format.Parse(header, result.meta_data)
-    result.raw_input.extend([NUMBERS[:64], NUMBERS[64:]] if raw is None else raw)
-    return bytes(result.SerializeToString())
+    request = OLD.InferRequest(model_name=model, model_version=version)
+    text_format.Parse(header, request.meta_data)
+    request.raw_input.extend([NUMBERS[:64], NUMBERS[64:]] if raw is None else raw)
+    return bytes(request.SerializeToString())
 
 
-def grpc_rejection(status: Status) -> Outcome:
+def grpc_outcome(status: Status) -> Outcome:
     assert status.code is grpc.StatusCode.OK, status
     response = OLD.InferResponse.FromString(status.message)
     return Outcome(
@@ -133,8 +133,8 @@ OUTPUTS = output_header("OUTPUT0", [16]), output_header("OUTPUT1", [16])
 
 def ok_header(*outputs: Any, **more: Any) -> Any:
     """Return an InferResponseHeader. The defaults are those of a successful response."""
-    whole = {"model_name": "m", "model_version": 1, "batch_size": 1, **more}
-    return OLD.InferResponseHeader(output=outputs or OUTPUTS, **whole)
+    fields = {"model_name": "m", "model_version": 1, "batch_size": 1, **more}
+    return OLD.InferResponseHeader(output=outputs or OUTPUTS, **fields)
 
 
 def request_status(code: str = "SUCCESS", msg: str = "") -> Any:
@@ -175,9 +175,9 @@ def ok_status_response(request: bytes) -> bytes:
     return old_response(status(model).SerializeToString())
 
 
-def old_http(infer: Action, expected: bytes = b"") -> Script:
-    """Run a server that runs ``infer`` for each inference and records the inference. It responds to
-    other requests with ``expected`` or, if that is empty, with the status of any model."""
+def old_http(infer: Action, status_response: bytes = b"") -> Script:
+    """Return the script of a server that records each inference and runs ``infer``. Its response to
+    other requests is ``status_response`` or, if that is empty, the status of any model."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:
@@ -186,16 +186,16 @@ def old_http(infer: Action, expected: bytes = b"") -> Script:
                 backend.requests.append(request)
                 infer(connection)
             else:
-                connection.write(expected or ok_status_response(request))
+                connection.write(status_response or ok_status_response(request))
 
     return script
 
 
-def write(*written: bytes, then: Action | None = None) -> Action:
-    """Return an action that writes ``written``, and then continues or runs ``then``."""
+def write(*parts: bytes, then: Action | None = None) -> Action:
+    """Return an action that writes ``parts``, and then runs ``then``."""
 
     def infer(connection: Connection) -> None:
-        for each in written:
+        for each in parts:
             connection.write(each)
         if then is not None:
             then(connection)
@@ -205,11 +205,11 @@ def write(*written: bytes, then: Action | None = None) -> Action:
 
 @dataclass
 class OldRpcServer:
-    """A gRPC server that responds to an inference as ``infer`` specifies, and records it."""
+    """A gRPC server that records each inference, and responds as ``infer`` specifies."""
 
     address: str = ""
-    infer: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: good_message()
-    status: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: good_status(
+    infer: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: valid_message()
+    status: Callable[[bytes, grpc.ServicerContext], bytes] = lambda message, context: valid_status(
         message
     )
     requests: list[bytes] = field(default_factory=list)
@@ -219,7 +219,7 @@ class OldRpcServer:
         return self.infer(message, context)
 
 
-def good_message(**changes: Any) -> bytes:
+def valid_message(**changes: Any) -> bytes:
     response = OLD.InferResponse(
         request_status=request_status(), meta_data=ok_header(), raw_output=[SUM, DIFFERENCE]
     )
@@ -232,7 +232,7 @@ def good_message(**changes: Any) -> bytes:
     return bytes(response.SerializeToString())
 
 
-def good_status(request: bytes) -> bytes:
+def valid_status(request: bytes) -> bytes:
     model = OLD.StatusRequest.FromString(request).model_name
     response = OLD.StatusResponse(request_status=request_status(), server_status=status(model))
     return bytes(response.SerializeToString())
@@ -251,13 +251,13 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 @contextmanager
 def old_rpc() -> Iterator[OldRpcServer]:
     """Run a gRPC server on a free port."""
-    result = OldRpcServer()
+    backend = OldRpcServer()
     with ThreadPoolExecutor(16) as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
-        server.add_generic_rpc_handlers((_Methods(result),))
-        result.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.add_generic_rpc_handlers((_Methods(backend),))
+        backend.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
         try:
-            yield result
+            yield backend
         finally:
             server.stop(0).wait(SECONDS)

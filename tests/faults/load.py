@@ -1,5 +1,5 @@
-"""Load over every protocol, from clients that keep their connections and fail at the first wrong
-response."""
+"""Load over V2, the legacy protocols and GraphPipe, from clients that keep their connections and
+fail at the first wrong response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcRespon
 PROFILES = {"trtis-http": TRTSERVER, "trtis-grpc": TRTSERVER}
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 VALUES = np.arange(6, dtype=np.float32)
-DESCRIBED = (
+TENSOR_METADATA = (
     (TensorMetadata("INPUT0", "FP32", (-1,)),),
     (TensorMetadata("OUTPUT0", "FP32", (-1,)),),
 )
@@ -50,7 +50,7 @@ def repeating(model: str, count: int, delay: int) -> InferRequest:
 
 
 def described(model: str) -> ModelMetadata:
-    return ModelMetadata(model, inputs=DESCRIBED[0], outputs=DESCRIBED[1])
+    return ModelMetadata(model, inputs=TENSOR_METADATA[0], outputs=TENSOR_METADATA[1])
 
 
 def build_wire_request(protocol: str, model: str = "identity", prefix: str = "") -> Any:
@@ -66,7 +66,7 @@ def build_wire_request(protocol: str, model: str = "identity", prefix: str = "")
 
 
 class Connection:
-    """A connection over HTTP/1.1 or in frames, which is kept open as long as the server allows."""
+    """A connection for HTTP/1.1 or GraphPipe frames, which is reopened if the server closes it."""
 
     def __init__(self, address: str) -> None:
         self._host, _, port = address.rpartition(":")
@@ -176,7 +176,7 @@ class Load:
                 self.count("v2-grpc stream")
 
     async def events(self, address: str, models: Sequence[str]) -> None:
-        """Request the same streams as server-sent events over HTTP."""
+        """Request streams of twenty server-sent events over HTTP. All events must arrive."""
         connection = self._connection(address)
         body = json.dumps({"IN": list(range(20)), "DELAY": [5] * 20}).encode()
         while not self.over.is_set():
@@ -184,16 +184,16 @@ class Load:
                 path = f"/v2/models/{model}/generate_stream"
                 answer = await connection.send_request(HttpRequest("POST", path, body=[body]))
                 lines = bytes(join_parts(answer.body)).decode().split("\n\n")
-                found = [json.loads(line[6:])["OUT"] for line in lines if line.startswith("data: ")]
-                assert found == list(range(20)), (answer.status, lines[:3])
+                items = [json.loads(line[6:])["OUT"] for line in lines if line.startswith("data: ")]
+                assert items == list(range(20)), (answer.status, lines[:3])
                 self.count("v2-rest stream")
 
     @asynccontextmanager
     async def applied(
         self, addresses: Mapping[str, str], models: Sequence[str], repeats: Sequence[str]
     ) -> AsyncIterator[None]:
-        """Apply load to ``addresses`` while the block runs (``http``, ``grpc``, and ``frames``: a
-        raw socket for the first of the models). The block fails if a client fails."""
+        """Apply load while the block runs, and fail if a client fails. ``addresses`` has ``http``,
+        ``grpc`` and ``frames``, which is a raw socket for the first model."""
         async with grpc.aio.insecure_channel(addresses["grpc"]) as channel:
             http, frames = addresses["http"], addresses["frames"]
 
@@ -239,9 +239,9 @@ def streamed(model: str, count: int, delay: int) -> bytes:
 
 async def stream_values(call: Any, limit: int | None = None) -> list[int]:
     codec: Any = plugins()["v2-grpc"].create({})
-    found: list[int] = []
+    values: list[int] = []
     with contextlib.suppress(StopAsyncIteration):
-        while limit is None or len(found) < limit:
+        while limit is None or len(values) < limit:
             message = await call.read()
             if message is grpc.aio.EOF:
                 break
@@ -249,5 +249,5 @@ async def stream_values(call: Any, limit: int | None = None) -> list[int]:
                 RpcResponse((message,)), InferRequest("m"), DEFAULT_LIMITS
             )
             if answer is not None and answer.outputs:
-                found.append(int(answer.outputs[0].numpy()[0]))
-    return found
+                values.append(int(answer.outputs[0].numpy()[0]))
+    return values

@@ -1,5 +1,5 @@
-"""A gateway with low limits on each listener, for tests of faulty clients. Also valid requests to
-it over HTTP, gRPC and a raw socket."""
+"""A gateway with low limits on each listener, for tests of faulty clients, and valid requests over
+HTTP, gRPC and a raw socket."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def body(identity: str = "", elements: int = 1) -> bytes:
     return json.dumps({"id": identity, "inputs": inputs}).encode()
 
 
-GOOD = body()
-CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+VALID_BODY = body()
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(VALID_BODY), VALID_BODY)
 
 
-def head(*lines: str, length: int | None = len(GOOD), path: str = PATH) -> bytes:
-    own = ["Host: x"] if length is None else ["Host: x", f"Content-Length: {length}"]
-    return "".join(f"{line}\r\n" for line in (f"POST {path} HTTP/1.1", *own, *lines, "")).encode()
+def head(*lines: str, length: int | None = len(VALID_BODY), path: str = PATH) -> bytes:
+    base = ["Host: x"] if length is None else ["Host: x", f"Content-Length: {length}"]
+    return "".join(f"{line}\r\n" for line in (f"POST {path} HTTP/1.1", *base, *lines, "")).encode()
 
 
 ATTEMPTS = 20
@@ -88,11 +88,11 @@ than the limits allow."""
 
 
 def good(gateway: Infergate) -> None:
-    """Send a valid request."""
+    """Check that a valid request is served."""
     status = 0
     for _ in range(ATTEMPTS):
         with Client(gateway.http) as client, suppress(EOFError, ConnectionError):
-            client.send(head() + GOOD)
+            client.send(head() + VALID_BODY)
             status = client.answer().status
         if status not in (0, 408):
             break
@@ -103,11 +103,11 @@ def good(gateway: Infergate) -> None:
 
 
 def message(size: int = 1, model: str = "identity", **more: Any) -> bytes:
-    result = pb.ModelInferRequest(model_name=model, **more)
+    request = pb.ModelInferRequest(model_name=model, **more)
     for name in ("INPUT0", "INPUT1"):
-        result.inputs.add(name=name, datatype="UINT8", shape=[size])
-        result.raw_input_contents.append(bytes(size))
-    return bytes(result.SerializeToString())
+        request.inputs.add(name=name, datatype="UINT8", shape=[size])
+        request.raw_input_contents.append(bytes(size))
+    return bytes(request.SerializeToString())
 
 
 def good_call(gateway: Infergate) -> None:
@@ -122,7 +122,7 @@ def good_frame(gateway: LimitedGateway) -> None:
     error = "closed"
     for _ in range(ATTEMPTS):
         with Client(gateway.raw) as client, suppress(EOFError, ConnectionError):
-            client.send(frames.GOOD)
+            client.send(frames.FRAME)
             error = frames.error_in(client)
         if not error:
             break

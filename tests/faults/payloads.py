@@ -1,5 +1,5 @@
 """Requests with invalid tensors in each of the four formats of V2: JSON, JSON followed by binary
-data, protobuf with raw contents, protobuf with typed contents.
+data, protobuf with raw contents, and protobuf with typed contents.
 
 Each case has the text that the error must contain. If a format cannot express a mistake, there is
 no request in this format."""
@@ -52,8 +52,8 @@ RPC: dict[str, InvalidRequest] = {}
 
 def tensor(**fields: Any) -> dict[str, Any]:
     """Return INPUT0 as an INT32 of one element, 7. A member that is None is removed."""
-    whole = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7], **fields}
-    return {key: value for key, value in whole.items() if value is not None}
+    members = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7], **fields}
+    return {key: value for key, value in members.items() if value is not None}
 
 
 def document(*inputs: Any, **more: Any) -> bytes:
@@ -65,11 +65,11 @@ def in_json(case: str, names: str, body: bytes, **more: Any) -> None:
 
 
 def in_binary(
-    case: str, names: str, expected: bytes, blob: bytes, head: str | None = "", **more: Any
+    case: str, names: str, json_part: bytes, blob: bytes, head: str | None = "", **more: Any
 ) -> None:
-    """Add a request in binary. If ``head`` is empty, its length header is correct."""
-    head = str(len(expected)) if head == "" else head
-    REST[f"{case}, binary"] = InvalidRequest(names, expected + blob, head, **more)
+    """Add a request with binary data. If ``head`` is empty, the length header is correct."""
+    head = str(len(json_part)) if head == "" else head
+    REST[f"{case}, binary"] = InvalidRequest(names, json_part + blob, head, **more)
 
 
 def in_raw(case: str, names: str, message: Any, **more: Any) -> None:
@@ -81,18 +81,18 @@ def in_typed(case: str, names: str, message: Any, **more: Any) -> None:
 
 
 def message(*tensors: tuple[str, str, Sequence[int]], raw: Sequence[bytes] = ()) -> Any:
-    """Return a message with names, datatypes and shapes. The model's name is added later."""
-    result = pb.ModelInferRequest(raw_input_contents=raw)
+    """Return a request without a model name, which is added later."""
+    request = pb.ModelInferRequest(raw_input_contents=raw)
     for name, datatype, shape in tensors:
-        result.inputs.add(name=name, datatype=datatype, shape=shape)
-    return result
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+    return request
 
 
 def typed(name: str, datatype: str, shape: Sequence[int], **contents: Any) -> Any:
-    result = message((name, datatype, shape))
+    request = message((name, datatype, shape))
     for key, values in contents.items():
-        getattr(result.inputs[0].contents, key).extend(values)
-    return result
+        getattr(request.inputs[0].contents, key).extend(values)
+    return request
 
 
 def packed(datatype: str, elements: Sequence[Any]) -> bytes:
@@ -144,7 +144,7 @@ everywhere(
     [2**20 + 1],
     [b"one"],
     "BYTES",
-    http=(400, 413),  # too few or too many, whichever is checked first
+    http=(400, 413),  # too few strings, or too many: the first check decides
     grpc=grpc.StatusCode.RESOURCE_EXHAUSTED,
 )
 
@@ -164,31 +164,31 @@ in_json("no shape", r"inputs\[0\]\.shape", document(tensor(shape=None)))
 # ---- names -----------------------------------------------------------------------------------
 
 _SIZED = {"data": None, "parameters": {"binary_data_size": 4}}
-_FOUR = b"\x07\0\0\0"
+_SEVEN = b"\x07\0\0\0"
 in_json("no name", r"inputs\[0\]\.name", document(tensor(name=None)))
-in_binary("no name", r"inputs\[0\]\.name", document(tensor(name=None, **_SIZED)), _FOUR)
+in_binary("no name", r"inputs\[0\]\.name", document(tensor(name=None, **_SIZED)), _SEVEN)
 in_json("an empty name", r"inputs\[0\]\.name", document(tensor(name="")))
-in_binary("an empty name", r"inputs\[0\]\.name", document(tensor(name="", **_SIZED)), _FOUR)
-in_raw("an empty name", "input 0", message(("", "INT32", [1]), raw=[_FOUR]))
+in_binary("an empty name", r"inputs\[0\]\.name", document(tensor(name="", **_SIZED)), _SEVEN)
+in_raw("an empty name", "input 0", message(("", "INT32", [1]), raw=[_SEVEN]))
 in_typed("an empty name", "input 0", typed("", "INT32", [1], int_contents=[7]))
-# protobuf omits an empty ``name`` (field 1) by itself
+# The protobuf library would omit an empty ``name`` (field 1).
 _nameless = b"\x0a\x00\x12\x05INT32\x1a\x01\x01"
 RPC["a name of no bytes, raw"] = InvalidRequest(
-    "input 0", b"\x2a\x0c" + _nameless + b"\x3a\x04" + _FOUR
+    "input 0", b"\x2a\x0c" + _nameless + b"\x3a\x04" + _SEVEN
 )
 RPC["a name of no bytes, typed"] = InvalidRequest(
     "input 0", b"\x2a\x11" + _nameless + b"\x2a\x03\x12\x01\x07"
 )
 in_json("a number for a name", r"inputs\[0\]\.name", document(tensor(name=5)))
 in_json("a duplicate name", "INPUT0", document(tensor(), tensor()))
-in_binary("a duplicate name", "INPUT0", document(tensor(**_SIZED), tensor(**_SIZED)), _FOUR * 2)
-in_raw("a duplicate name", "INPUT0", message(*[("INPUT0", "INT32", [1])] * 2, raw=[_FOUR] * 2))
-_twice = typed("INPUT0", "INT32", [1], int_contents=[7])
-_twice.inputs.append(_twice.inputs[0])
-in_typed("a duplicate name", "INPUT0", _twice)
+in_binary("a duplicate name", "INPUT0", document(tensor(**_SIZED), tensor(**_SIZED)), _SEVEN * 2)
+in_raw("a duplicate name", "INPUT0", message(*[("INPUT0", "INT32", [1])] * 2, raw=[_SEVEN] * 2))
+_duplicate = typed("INPUT0", "INT32", [1], int_contents=[7])
+_duplicate.inputs.append(_duplicate.inputs[0])
+in_typed("a duplicate name", "INPUT0", _duplicate)
 in_json("an output without a name", r"outputs\[0\]", document(tensor(), outputs=[{}]))
 in_json("a duplicate output", "O", document(tensor(), outputs=[{"name": "O"}, {"name": "O"}]))
-_outputs = message(("INPUT0", "INT32", [1]), raw=[_FOUR])
+_outputs = message(("INPUT0", "INT32", [1]), raw=[_SEVEN])
 _outputs.outputs.add(name="O")
 _outputs.outputs.add(name="O")
 in_raw("a duplicate output", "'O'", _outputs)
@@ -200,8 +200,8 @@ in_raw("an output without a name", "output 0", _outputs)
 for _datatype in ("FLOAT", "int32", "INT128", "", " INT32", "TYPE_INT32", "INT32\n", "É" * 50):
     _case = f"datatype {_datatype[:12]!r}"
     in_json(_case, "INPUT0", document(tensor(datatype=_datatype)))
-    in_binary(_case, "INPUT0", document(tensor(datatype=_datatype, **_SIZED)), _FOUR)
-    in_raw(_case, "INPUT0", message(("INPUT0", _datatype, [1]), raw=[_FOUR]))
+    in_binary(_case, "INPUT0", document(tensor(datatype=_datatype, **_SIZED)), _SEVEN)
+    in_raw(_case, "INPUT0", message(("INPUT0", _datatype, [1]), raw=[_SEVEN]))
     in_typed(_case, "INPUT0", typed("INPUT0", _datatype, [1], int_contents=[7]))
 in_json("no datatype", r"inputs\[0\]\.datatype", document(tensor(datatype=None)))
 in_json("a number for a datatype", r"inputs\[0\]\.datatype", document(tensor(datatype=7)))
@@ -256,29 +256,29 @@ for _size in (-1, 2**63, 1.5, "4", True, [4]):
         f"binary_data_size {_size!r}",
         "INPUT0",
         document(tensor(data=None, parameters={"binary_data_size": _size})),
-        _FOUR,
+        _SEVEN,
     )
-in_binary("a size past the end", "INPUT0", document(tensor(**_SIZED)), _FOUR[:3])
-in_binary("surplus bytes", "binary data", document(tensor(**_SIZED)), _FOUR + b"!")
-in_binary("data and a size", "INPUT0", document(tensor(parameters={"binary_data_size": 4})), _FOUR)
-in_binary("no length header", "INPUT0|JSON", document(tensor(**_SIZED)), _FOUR, head=None)
+in_binary("a size past the end", "INPUT0", document(tensor(**_SIZED)), _SEVEN[:3])
+in_binary("surplus bytes", "binary data", document(tensor(**_SIZED)), _SEVEN + b"!")
+in_binary("data and a size", "INPUT0", document(tensor(parameters={"binary_data_size": 4})), _SEVEN)
+in_binary("no length header", "INPUT0|JSON", document(tensor(**_SIZED)), _SEVEN, head=None)
 in_json("a size and no bytes", "Inference-Header", document(tensor(**_SIZED)))
 in_json("data, a size and no bytes", "INPUT0", document(tensor(parameters=_SIZED["parameters"])))
 _second = {"name": "INPUT1", "datatype": "INT32", "shape": [1]}
 in_json("data for the first of two", r"INPUT1|inputs\[1\]", document(tensor(), _second))
 in_binary("data for the first of two", "INPUT1",
-          document(tensor(**_SIZED), tensor(**_SIZED, name="INPUT1")), _FOUR)  # fmt: skip
+          document(tensor(**_SIZED), tensor(**_SIZED, name="INPUT1")), _SEVEN)  # fmt: skip
 for _head in ("-1", "+5", "1e3", "0x10", "five", "9" * 40, "1 2", ""):
     in_binary(
         f"length header {_head[:9]!r}",
         "Inference-Header-Content-Length",
         document(tensor(**_SIZED)),
-        _FOUR,
+        _SEVEN,
         head=_head or " ",
     )
-in_binary("a length past the end", "Inference-Header", document(tensor(**_SIZED)), _FOUR, "5000")
-in_binary("a length inside the JSON", "JSON", document(tensor(**_SIZED)), _FOUR, "20")
-in_binary("a length after the JSON", "JSON", document(tensor(**_SIZED)), _FOUR,
+in_binary("a length past the end", "Inference-Header", document(tensor(**_SIZED)), _SEVEN, "5000")
+in_binary("a length inside the JSON", "JSON", document(tensor(**_SIZED)), _SEVEN, "20")
+in_binary("a length after the JSON", "JSON", document(tensor(**_SIZED)), _SEVEN,
           str(len(document(tensor(**_SIZED))) + 2))  # fmt: skip
 for _case, _blob in {
     "a string's length past the end": b"\x05\0\0\0abc",
@@ -295,17 +295,17 @@ for _case, _blob in {
 
 # ---- protobuf contents -----------------------------------------------------------------------
 
-_both = typed("INPUT0", "INT32", [1], int_contents=[7])
-_both.raw_input_contents.append(_FOUR)
-in_raw("raw and typed contents", "INPUT0", _both)
+_both_contents = typed("INPUT0", "INT32", [1], int_contents=[7])
+_both_contents.raw_input_contents.append(_SEVEN)
+in_raw("raw and typed contents", "INPUT0", _both_contents)
 _pair = [("INPUT0", "INT32", [1]), ("INPUT1", "INT32", [1])]
-in_raw("fewer raw entries than inputs", "INPUT1", message(*_pair, raw=[_FOUR]))
-in_raw("more raw entries than inputs", "raw_input_contents", message(*_pair, raw=[_FOUR] * 3))
-in_raw("raw entries and no inputs", "raw_input_contents", message(raw=[_FOUR]))
+in_raw("fewer raw entries than inputs", "INPUT1", message(*_pair, raw=[_SEVEN]))
+in_raw("more raw entries than inputs", "raw_input_contents", message(*_pair, raw=[_SEVEN] * 3))
+in_raw("raw entries and no inputs", "raw_input_contents", message(raw=[_SEVEN]))
 in_typed("300 for an INT8", "INPUT0", typed("INPUT0", "INT8", [1], int_contents=[300]))
 in_typed("70000 for a UINT16", "INPUT0", typed("INPUT0", "UINT16", [1], uint_contents=[70000]))
-_both.inputs.add(name="INPUT1", datatype="INT32", shape=[1])
-in_typed("one of two in raw_input_contents", "INPUT0", _both)
+_both_contents.inputs.add(name="INPUT1", datatype="INT32", shape=[1])
+in_typed("one of two in raw_input_contents", "INPUT0", _both_contents)
 in_typed("a boolean", "bool_contents", typed("INPUT0", "INT32", [1], bool_contents=[True]))
 in_typed("NaN", "fp32_contents", typed("INPUT0", "INT32", [1], fp32_contents=[math.nan]))
 in_typed("FP16 as fp32_contents", "INPUT0", typed("INPUT0", "FP16", [1], fp32_contents=[1]))
@@ -319,7 +319,7 @@ _pair_typed = message(*_pair)
 _pair_typed.inputs[0].contents.int_contents.append(7)
 in_typed("the second of two without contents", "INPUT1", _pair_typed)
 
-_THOUSAND = range(1025)
+_OVER_1024 = range(1025)
 
 # ---- documents and messages ------------------------------------------------------------------
 
@@ -335,8 +335,8 @@ for _case, _names, _body in (
     ("a number for an input", r"inputs\[0\]", b'{"inputs":[5]}'),
     ("two inputs members", "inputs", b'{"inputs":[],"inputs":[]}'),
     ("two data members", "data", document(tensor()).replace(b'"data"', b'"data":[8],"data"')),
-    ("1025 inputs", "inputs", document(*[tensor(name=f"I{i}") for i in _THOUSAND])),
-    ("1025 outputs", "outputs", document(outputs=[{"name": str(i)} for i in _THOUSAND])),
+    ("1025 inputs", "inputs", document(*[tensor(name=f"I{i}") for i in _OVER_1024])),
+    ("1025 outputs", "outputs", document(outputs=[{"name": str(i)} for i in _OVER_1024])),
     ("a number for an id", "id", document(tensor(), id=1)),
     ("an array of parameters", "parameters", document(tensor(), parameters=[])),
     ("a string for outputs", "outputs", document(tensor(), outputs="O")),
@@ -351,7 +351,7 @@ for _case, _names, _body in (
     ("not UTF-8", "UTF-8", b'{"inputs":[],"id":"\xff"}'),
     ("a BOM of UTF-16", "UTF-8", b"\xff\xfe{\0}\0"),
     ("text after the document", "character", document(tensor()) + b" x"),
-    ("binary after the document", "character|UTF-8", document(tensor()) + _FOUR),
+    ("binary after the document", "character|UTF-8", document(tensor()) + _SEVEN),
 ):  # fmt: skip
     in_json(_case, _names, _body)
 in_json(
@@ -379,5 +379,5 @@ for _case, _names, _message in (
     ("tens of thousands of fields", "ModelInferRequest", b"\x08\x00" * 60_000),
 ):
     RPC[_case] = InvalidRequest(_names, _message)
-in_typed("1025 inputs", "inputs", message(*[(str(i), "INT32", [0]) for i in _THOUSAND]))
+in_typed("1025 inputs", "inputs", message(*[(str(i), "INT32", [0]) for i in _OVER_1024]))
 in_raw("a message over the limit", "larger", _LARGE, grpc=grpc.StatusCode.RESOURCE_EXHAUSTED)

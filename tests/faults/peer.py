@@ -205,15 +205,15 @@ class Connection:
                 self._more()
 
     def cut(self) -> None:
-        """Wake all waiting threads."""
+        """Shut down both directions, which wakes a waiting thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass
 class Backend:
-    """Runs ``script`` for each connection, in its own thread. ``requests`` holds the requests that
-    scripts recorded."""
+    """A server that runs ``script`` for each connection, in a thread. ``requests`` holds the
+    requests that scripts recorded."""
 
     address: str
     script: Script
@@ -233,7 +233,7 @@ class Backend:
 
     @property
     def open(self) -> int:
-        """Return the number of connections that neither side has closed."""
+        """The number of connections whose scripts still run."""
         return len(self._open)
 
     def accept_from(self, listener: socket.socket) -> None:
@@ -292,7 +292,7 @@ GOOD_BODY = (
     b'{"model_name":"m","model_version":"1","outputs":'
     b'[{"name":"OUTPUT0","datatype":"INT32","shape":[1],"data":[7]}]}'
 )
-"""The body of the response of every fake backend: OUTPUT0, which is an INT32 of 7."""
+"""The body of a valid response: OUTPUT0, which is an INT32 of 7."""
 
 
 def silent(connection: Connection, backend: Backend) -> None:
@@ -303,7 +303,7 @@ def silent(connection: Connection, backend: Backend) -> None:
 
 
 def good_http(connection: Connection, backend: Backend) -> None:
-    """Respond to every request, and record it."""
+    """Record every request, and respond to it."""
     while True:
         backend.requests.append(connection.request())
         connection.write(http_answer(GOOD_BODY))

@@ -1,5 +1,5 @@
-"""Several servers of the same models on real sockets that stop and return, and a gateway in front
-of them. All run in this process."""
+"""Servers of the same models that stop and restart, and a gateway in front of them. All run in this
+process, on real sockets."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Replica:
         return f"{transport}://{self.host}:{getattr(self, transport)}"
 
     def connections(self) -> int:
-        """Return the number of TCP connections to the server. grpcio uses IPv6."""
+        """Return the number of TCP connections to the server. grpcio connects over IPv6."""
         address = socket.inet_aton(self.host)[::-1].hex().upper()
         ports = (self.http, self.grpc)
         ends = tuple(f"{address}:{port:04X}" for port in ports if port)
@@ -188,7 +188,7 @@ class Load:
         return list(remote.endpoint_stats())
 
     async def metric(self, name: str, position: int, **labels: str) -> float:
-        """Return a metric of an endpoint, as in a scrape."""
+        """Scrape a metric of the endpoint at ``position``."""
         admin = self.gateway.listeners["admin"].address
         reader, writer = await asyncio.open_connection(admin.host, admin.port)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -204,19 +204,19 @@ async def gateway(
     transport: str, engine: str, endpoints: list[Any], **backend: Any
 ) -> AsyncIterator[Load]:
     protocol = {"http": "v2-rest", "grpc": "v2-grpc"}[transport]
-    described = {"health": QUICK, "profile": "infergate"} | backend
+    settings = {"health": QUICK, "profile": "infergate"} | backend
     config = Config.model_validate(
         {
             **QUIET,
             "engine": engine,
-            "readiness": "strict",  # of the backend "b", although the embedded one is always ready
+            "readiness": "strict",  # "b" decides, because the embedded backend is always ready
             "listeners": {
                 "http": {"address": "127.0.0.1:0"},
                 "grpc": None,
                 "admin": {"address": "127.0.0.1:0"},
             },
             "backends": {
-                "b": {"protocol": protocol, "endpoints": tuple(endpoints), **described},
+                "b": {"protocol": protocol, "endpoints": tuple(endpoints), **settings},
                 "ours": {"protocol": "builtin"},
             },
             "routes": ({"model": "identity", "backend": "ours"}, {"model": "*", "backend": "b"}),
@@ -239,15 +239,15 @@ GRPC_KEEPS = 8
 
 @asynccontextmanager
 async def as_before(engine: str, max_growth: int = 64 * MIB) -> AsyncIterator[None]:
-    """Check that everything that this process opens and starts within the block is closed soon
-    after it, and that memory never grows by more than ``max_growth`` bytes."""
+    """Check that the descriptors and tasks of this process are as before soon after the block, and
+    that memory grows by at most ``max_growth`` bytes."""
     held = descriptors(os.getpid()) + (GRPC_KEEPS if engine == "compat" else 0)
     tasks = len(asyncio.all_tasks())
     with checks.watching(), limited_growth(os.getpid(), max_growth):
         yield
     await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
     if engine == "compat":
-        gc.collect()  # cancelled calls hold their channel until then
+        gc.collect()  # cancelled calls hold their channel until they are collected
     await until(lambda: descriptors(os.getpid()) <= held, f"descriptors are back to {held}")
 
 

@@ -1,5 +1,5 @@
-"""gRPC calls with serialized messages: built with tritonclient's protobufs and sent with grpcio.
-Also a backend that records its calls."""
+"""gRPC calls with serialized messages, which tritonclient's protobufs build and grpcio sends, and a
+backend that records its calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def infer_message(model: str, *, count: int = 1, **more: Any) -> bytes:
 
 
 def ok_response() -> bytes:
-    """Return the serialized response of every fake backend: OUTPUT0, an INT32 of 7."""
+    """Return a valid, serialized response: OUTPUT0, an INT32 of 7."""
     message = pb.ModelInferResponse(model_name="m", model_version="1")
     message.outputs.add(name="OUTPUT0", datatype="INT32", shape=[1])
     message.raw_output_contents.append(b"\x07\0\0\0")
@@ -87,7 +87,7 @@ class RpcBackend:
 
     def late_call(self, rpc_channel: grpc.Channel, message: bytes) -> tuple[Status, float]:
         """Call with increasing timeouts until the request reaches this backend before it expires.
-        Return the status and that timeout."""
+        Return the status and the timeout of the last call."""
         self.respond = self.wait
         self.entered.clear()
         timeout = 0.25

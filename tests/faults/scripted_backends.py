@@ -65,7 +65,7 @@ EXPECTED = {
     "unsupported": (501, "UNIMPLEMENTED"),
     "cancelled": (499, "CANCELLED"),
 }
-"""The statuses of each outcome."""
+"""The HTTP status and the gRPC code of each outcome."""
 RELAYED = re.compile("it broke|busy|full|no such|SHAPE|HTTP 5|http2 header with status")
 """The backends' own error texts, which are passed on."""
 
@@ -78,24 +78,24 @@ class Harness:
     channel: grpc.Channel
     nobody: str
 
-    def ask_rest(self, model: str, body: bytes | None = None, binary: int = 0) -> Answer:
+    def send_rest(self, model: str, body: bytes | None = None, binary: int = 0) -> Answer:
         """Send a request with ``binary`` bytes after its JSON ``body``. Return the response."""
         request = document(tensor()) if body is None else body
         headers = {"Inference-Header-Content-Length": str(len(request))} if binary else {}
         path = f"/v2/models/{model}/infer"
         return post(self.gateway.http, path, request + bytes(binary), headers)
 
-    def ask_grpc(self, model: str) -> Status:
+    def send_grpc(self, model: str) -> Status:
         return call(self.channel, infer_message(model))
 
     def good(self, model: str) -> None:
         """Check that ``model`` is served through both frontends. On a busy machine, any request may
-        take longer than the timeout, and is sent again."""
+        take longer than the timeout, and is then sent again."""
         late = grpc.StatusCode.DEADLINE_EXCEEDED
         with self.serves(model, 2):
-            statuses = (self.ask_rest(model).status for _ in range(10))
+            statuses = (self.send_rest(model).status for _ in range(10))
             assert next((each for each in statuses if each != 504), 504) == 200
-            codes = (self.ask_grpc(model).code for _ in range(10))
+            codes = (self.send_grpc(model).code for _ in range(10))
             assert next((each for each in codes if each is not late), late) is grpc.StatusCode.OK
 
     def serves(self, model: str, times: int = 1) -> AbstractContextManager[None]:
@@ -103,24 +103,24 @@ class Harness:
         metric."""
         return rises(self.gateway, REQUESTS, by=times, route=model, outcome="ok")
 
-    def restored(self) -> None:
-        """Make both backends respond normally afterwards, even if a test left them failing."""
+    def restore(self) -> None:
+        """Restore the valid responses of both backends, even if a test left them failing."""
         if self.rest.script is not good_http:
             self.rest.use(good_http)
         if self.rpc.script is not good_rpc:
             self.rpc.use(good_rpc)
-        until(lambda: self.ask_rest("grpc.fwd").status == 200, "the gateway is connected again")
+        until(lambda: self.send_rest("grpc.fwd").status == 200, "the gateway is connected again")
         self.good("rest.fwd")
 
     def others(self) -> None:
         good(self.gateway)
 
     def fails(self, model: str, backend: str, kind: str) -> None:
-        """Check that requests for ``model`` fail in this way through both frontends."""
+        """Check that requests for ``model`` have the outcome ``kind`` through both frontends."""
         http_status, grpc_code = EXPECTED[kind]
         for _ in range(10):  # on a busy machine, any request may take longer than the timeout
             before = counted(self.gateway, backend=backend, outcome=kind)
-            response, status = self.ask_rest(model), self.ask_grpc(model)
+            response, status = self.send_rest(model), self.send_grpc(model)
             is_late = response.status == 504 or status.code is grpc.StatusCode.DEADLINE_EXCEEDED
             if kind == "timeout" or not is_late:
                 break
@@ -142,7 +142,7 @@ class Harness:
 
 
 def good_rpc(connection: Connection, backend: Backend) -> None:
-    """Respond to every call, and record it."""
+    """Record every call, and respond to it."""
     server = h2.Server(connection)
     while True:
         stream = server.call()
@@ -190,7 +190,7 @@ Faults = Mapping[str, tuple[str, Script]]
 
 
 def over_http(faults: Faults) -> Callable[..., None]:
-    """Return a test of all ``faults`` over HTTP, both passed through and translated."""
+    """Return a test of all ``faults`` over HTTP, with and without translation of the request."""
 
     @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
     @pytest.mark.parametrize("fault", faults)
@@ -204,10 +204,10 @@ def over_http(faults: Faults) -> Callable[..., None]:
     return test_over_http
 
 
-def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[..., None]:
-    """Return a test of all ``faults`` over gRPC. ``own`` has outcomes that only infergate's own
-    engine distinguishes."""
-    own_outcomes = own if own and ENGINE == "own" else {}
+def over_grpc(faults: Faults, own_engine: Mapping[str, str] | None = None) -> Callable[..., None]:
+    """Return a test of all ``faults`` over gRPC. ``own_engine`` has the outcomes that differ with
+    infergate's own engine."""
+    own_outcomes = own_engine if own_engine and ENGINE == "own" else {}
 
     @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
     @pytest.mark.parametrize("fault", faults)
@@ -216,7 +216,7 @@ def over_grpc(faults: Faults, own: Mapping[str, str] | None = None) -> Callable[
         harness.rpc.use(script)
         check_failure(harness, model, "depot", own_outcomes.get(fault, kind))
         harness.rpc.use(good_rpc)
-        until(lambda: harness.ask_rest(model).status == 200, "the gateway is connected again")
+        until(lambda: harness.send_rest(model).status == 200, "the gateway is connected again")
         harness.good(model)
 
     return test_over_grpc
@@ -234,12 +234,12 @@ def check_failure(harness: Harness, model: str, backend: str, kind: str) -> None
 # ---- over HTTP
 
 
-def write_once(*written: bytes, then: Callable[[Connection], None] | None = None) -> Script:
-    """Read one request, write ``written``, and then close or run ``then``."""
+def write_once(*parts: bytes, then: Callable[[Connection], None] | None = None) -> Script:
+    """Return a script that reads a request, writes ``parts``, and then closes or runs ``then``."""
 
     def script(connection: Connection, backend: Backend) -> None:
         connection.request()
-        for each in written:
+        for each in parts:
             connection.write(each)
         if then is not None:
             then(connection)
@@ -248,7 +248,7 @@ def write_once(*written: bytes, then: Callable[[Connection], None] | None = None
 
 
 def respond_with(response: bytes) -> Script:
-    """Respond to each request with ``response``, on a persistent connection."""
+    """Return a script that writes ``response`` to each request, on a persistent connection."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:
@@ -266,7 +266,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def send_frames(*make: Callable[[int], bytes], wait: bool = True) -> Script:
-    """Send frames on the stream of each call, or on the first call's stream and then close."""
+    """Return a script that sends frames for each call. Without ``wait``, it closes after one."""
 
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)

@@ -42,12 +42,11 @@ RPC: Faults = {
     ),
 }  # fmt: skip
 
-OWN = {"GOAWAY": "connect"}
-"""Cases that only infergate's own engine distinguishes. In these cases, the call was not
-processed."""
+OWN_ENGINE = {"GOAWAY": "connect"}
+"""The outcomes with infergate's own engine, which knows that the call was not processed."""
 
 test_over_http = over_http(HTTP)
-test_over_grpc = over_grpc(RPC, OWN)
+test_over_grpc = over_grpc(RPC, OWN_ENGINE)
 
 
 def test_a_connection_that_the_backend_closed_is_not_reused(harness: Harness) -> None:
@@ -55,14 +54,14 @@ def test_a_connection_that_the_backend_closed_is_not_reused(harness: Harness) ->
         connection.request()
         connection.write(http_answer(GOOD_BODY))
         connection.half_close()
-        connection.wait_closed()  # until the gateway has noticed the end of the connection
+        connection.wait_closed()
         backend.requests.append("closed")
 
     harness.rest.use(respond_and_close)
     for _ in range(3):
         before = harness.rest.requests.count("closed")
         with harness.serves("rest.fwd"):
-            assert harness.ask_rest("rest.fwd").status == 200
+            assert harness.send_rest("rest.fwd").status == 200
         until(
             lambda n=before: harness.rest.requests.count("closed") > n,
             "the gateway has closed the connection",

@@ -20,14 +20,14 @@ from faults.watch import MIB, counted, until
 
 REFUSAL = http_answer(b'{"error":"it broke"}', "400 X")
 SIZE = 6 * MIB
-"""A size that is larger than the backend accepts without reading."""
+"""More bytes than the socket buffers hold if the backend does not read."""
 LONG = document(
     tensor(datatype="UINT8", shape=[SIZE], data=None, parameters={"binary_data_size": SIZE})
 )
 
 
 def reads_later(answer: bytes) -> Script:
-    """Respond after the head, and then read the rest of the request."""
+    """Return a script that responds after the head, and then reads the rest of the request."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:
@@ -39,7 +39,7 @@ def reads_later(answer: bytes) -> Script:
 
 
 def closes(answer: bytes) -> Script:
-    """Respond after the head, end the response, and wait for the end of the request."""
+    """Return a script that responds after the head, and then closes its side."""
 
     def script(connection: Connection, backend: Backend) -> None:
         connection.head()
@@ -54,7 +54,7 @@ def closes(answer: bytes) -> Script:
 @pytest.mark.parametrize("size", [0, SIZE], ids=["short", "long"])
 @pytest.mark.parametrize("answer", [REFUSAL, http_answer(GOOD_BODY)], ids=["refusal", "good"])
 @pytest.mark.parametrize("make_script", [reads_later, closes])
-def test_over_http(
+def test_early_http_responses_are_relayed(
     harness: Harness, model: str, size: int, answer: bytes, make_script: Callable[[bytes], Script]
 ) -> None:
     harness.rest.use(make_script(answer))
@@ -62,9 +62,9 @@ def test_over_http(
     outcome = "bad_request" if is_refused else "ok"
     before = counted(harness.gateway, backend="shop", outcome=outcome)
     for _ in range(2):  # a connection with an incomplete request is not reused
-        result = harness.ask_rest(model, LONG if size else None, size)
-        assert result.status == (400 if is_refused else 200), result
-        assert not is_refused or "it broke" in result.error
+        response = harness.send_rest(model, LONG if size else None, size)
+        assert response.status == (400 if is_refused else 200), response
+        assert not is_refused or "it broke" in response.error
         if make_script is closes:  # an idle connection is usable until it is closed
             until(lambda: not harness.rest.open, "the gateway has closed the connection")
     assert counted(harness.gateway, backend="shop", outcome=outcome) == before + 2
@@ -79,7 +79,9 @@ def _next_stream(server: h2.Server) -> int:
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
 @pytest.mark.parametrize("size", [4, 4 * MIB])
 @pytest.mark.parametrize("code", [3, 0])
-def test_over_grpc(harness: Harness, model: str, size: int, code: int) -> None:
+def test_early_grpc_responses_are_relayed(
+    harness: Harness, model: str, size: int, code: int
+) -> None:
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
         while True:
@@ -93,11 +95,11 @@ def test_over_grpc(harness: Harness, model: str, size: int, code: int) -> None:
     before = counted(harness.gateway, backend="depot", outcome=outcome)
     message = infer_message(model, count=size // 4)
     for _ in range(2):
-        result = call(harness.channel, message)
-        assert result.code is (grpc.StatusCode.INVALID_ARGUMENT if code else grpc.StatusCode.OK), (
-            result
+        status = call(harness.channel, message)
+        assert status.code is (grpc.StatusCode.INVALID_ARGUMENT if code else grpc.StatusCode.OK), (
+            status
         )
     assert counted(harness.gateway, backend="depot", outcome=outcome) == before + 2
     harness.rpc.use(good_rpc)
-    until(lambda: harness.ask_rest(model).status == 200, "the gateway is connected again")
+    until(lambda: harness.send_rest(model).status == 200, "the gateway is connected again")
     harness.good(model)

@@ -1,5 +1,5 @@
-"""Tests that the client receives the errors with which backends and proxies respond, in every
-form."""
+"""Tests that the client receives the errors with which backends and proxies respond, with a
+matching status."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ HTTP: Faults = {
 }  # fmt: skip
 
 
-def _status(code: int, words: str) -> Script:
-    return send_frames(h2.headers, trailers(("grpc-status", str(code)), ("grpc-message", words)))
+def _status(code: int, text: str) -> Script:
+    return send_frames(h2.headers, trailers(("grpc-status", str(code)), ("grpc-message", text)))
 
 
 RPC: Faults = {

@@ -1,6 +1,6 @@
 """Tests backends that do not speak HTTP or HTTP/2, or whose responses are invalid.
 
-The error names the cause, and bytes after a response are never read as the next response.
+The error names the backend, and bytes after a response are never read as the next response.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ RPC: Faults = {
         "backend_garbage", _response(MESSAGE, trailers(("grpc-status", "fine"))),
     ),
     "HTML under 200": ("backend_garbage", _html(200, "text/html")),
-    "HTML under 404": ("unsupported", _html(404, "text/html")),  # gRPC's table of HTTP statuses
+    "HTML under 404": ("unsupported", _html(404, "text/html")),  # gRPC maps 404 to UNIMPLEMENTED
     "HTML under 503": ("no_backend", _html(503, "text/html")),
     "a message cut short": ("backend_garbage", _response(MESSAGE[:-3])),
     "no message": ("backend_garbage", send_frames(h2.headers, END)),
@@ -89,11 +89,11 @@ RPC: Faults = {
     "a message that is not protobuf": ("backend_garbage", _response(h2.message(b"\x0b\xff"))),
 }  # fmt: skip
 
-OWN = {"two messages": "backend_garbage", "bytes after the message": "backend_garbage"}
-"""Cases that only infergate's own engine distinguishes. It rejects excess data on arrival."""
+OWN_ENGINE = {"two messages": "backend_garbage", "bytes after the message": "backend_garbage"}
+"""The outcomes with infergate's own engine, which rejects excess data on arrival."""
 
 test_over_http = over_http(HTTP)
-test_over_grpc = over_grpc(RPC, OWN)
+test_over_grpc = over_grpc(RPC, OWN_ENGINE)
 
 
 def test_bytes_after_the_response_end_the_connection(harness: Harness) -> None:

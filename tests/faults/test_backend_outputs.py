@@ -1,5 +1,5 @@
-"""Tests responses whose outputs do not fit the request in shape, datatype, number, or the model's
-name."""
+"""Tests responses with invalid, missing or additional outputs, or with the name of another
+model."""
 
 from __future__ import annotations
 
@@ -50,47 +50,47 @@ def test_outputs_that_do_not_fit_are_rejected(harness: Harness, wrong: str) -> N
 
 
 def test_passed_through_responses_are_not_validated(harness: Harness) -> None:
-    """The gateway does not read the tensors of such a response."""
+    """The gateway does not read the tensors of a response that it passes through."""
     harness.rest.use(respond_with(WRONG_OUTPUTS["too few elements"]))
     with harness.serves("rest.fwd"):
-        response = json.loads(harness.ask_rest("rest.fwd").body)
+        response = json.loads(harness.send_rest("rest.fwd").body)
     assert (response["model_name"], response["outputs"][0]["shape"]) == ("rest.fwd", [2])
 
 
 def test_a_missing_output_is_reported(harness: Harness) -> None:
     with rises(harness.gateway, REQUESTS, route="rest.tr", outcome="backend_garbage"):
-        result = harness.ask_rest("rest.tr", document(tensor(), outputs=[{"name": "OTHER"}]))
-    assert result.status == 502
-    assert "OTHER" in result.error
+        response = harness.send_rest("rest.tr", document(tensor(), outputs=[{"name": "OTHER"}]))
+    assert response.status == 502
+    assert "OTHER" in response.error
 
 
-def _answer(*outputs: tuple[str, list[int], bytes | None]) -> Script:
-    result = pb.ModelInferResponse(model_name="m")
+def _outputs(*outputs: tuple[str, list[int], bytes | None]) -> Script:
+    response = pb.ModelInferResponse(model_name="m")
     for datatype, shape, raw in outputs:
-        result.outputs.add(name=f"O{len(result.outputs)}", datatype=datatype, shape=shape)
+        response.outputs.add(name=f"O{len(response.outputs)}", datatype=datatype, shape=shape)
         if raw is not None:
-            result.raw_output_contents.append(raw)
-    return send_frames(h2.headers, data_frame(h2.message(result.SerializeToString())), END)
+            response.raw_output_contents.append(raw)
+    return send_frames(h2.headers, data_frame(h2.message(response.SerializeToString())), END)
 
 
 @pytest.mark.parametrize(
     "script",
     [
-        _answer(("INT32", [1], b"\7\0\0")),
-        _answer(("INT32", [1], b"\7\0\0\0\0")),
-        _answer(("INT32", [1], b"\7\0\0\0"), ("INT32", [1], None), ("INT32", [1], None)),
-        _answer(("INT32", [1], None)),
-        _answer(("FLOAT", [1], b"\7\0\0\0")),
-        _answer(("INT32", [-1], b"\7\0\0\0")),
-        _answer(("BYTES", [1], b"\x09\0\0\0abc")),
+        _outputs(("INT32", [1], b"\7\0\0")),
+        _outputs(("INT32", [1], b"\7\0\0\0\0")),
+        _outputs(("INT32", [1], b"\7\0\0\0"), ("INT32", [1], None), ("INT32", [1], None)),
+        _outputs(("INT32", [1], None)),
+        _outputs(("FLOAT", [1], b"\7\0\0\0")),
+        _outputs(("INT32", [-1], b"\7\0\0\0")),
+        _outputs(("BYTES", [1], b"\x09\0\0\0abc")),
     ],
-    ids=["short", "long", "too few", "none", "datatype", "negative", "string"],
+    ids=["short data", "long data", "data for one", "no data", "datatype", "shape", "string"],
 )
 def test_grpc_outputs_that_do_not_fit_are_rejected(harness: Harness, script: Script) -> None:
     harness.rpc.use(script)
     harness.fails("grpc.tr", "depot", "backend_garbage")
     harness.rpc.use(good_rpc)
-    until(lambda: harness.ask_rest("grpc.tr").status == 200, "the gateway is connected again")
+    until(lambda: harness.send_rest("grpc.tr").status == 200, "the gateway is connected again")
 
 
 @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
@@ -98,17 +98,17 @@ def test_the_client_gets_the_model_name_that_it_requested(harness: Harness, mode
     response = json.loads(GOOD_BODY) | {"model_name": "another"}
     harness.rest.use(respond_with(http_answer(json.dumps(response).encode())))
     with harness.serves(model):
-        answer = harness.ask_rest(model)
+        answer = harness.send_rest(model)
     assert answer.status == 200
     assert json.loads(answer.body)["model_name"] == model
 
 
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
 def test_grpc_clients_get_the_model_name_that_they_requested(harness: Harness, model: str) -> None:
-    result = pb.ModelInferResponse.FromString(ok_response())
-    result.model_name = "another"
+    response = pb.ModelInferResponse.FromString(ok_response())
+    response.model_name = "another"
     harness.rpc.use(
-        send_frames(h2.headers, data_frame(h2.message(result.SerializeToString())), END)
+        send_frames(h2.headers, data_frame(h2.message(response.SerializeToString())), END)
     )
     with harness.serves(model):
         answer = call(harness.channel, infer_message(model))
@@ -116,14 +116,12 @@ def test_grpc_clients_get_the_model_name_that_they_requested(harness: Harness, m
 
 
 def test_additional_outputs_are_passed_through(harness: Harness) -> None:
-    """The gateway passes additional outputs through. (A legacy server numbers its outputs, so they
-    are rejected there.)
-    """
+    """Additional outputs are rejected only from legacy servers, which number their outputs."""
     response = json.loads(GOOD_BODY)
     response["outputs"].append({**response["outputs"][0], "name": "MORE"})
     harness.rest.use(respond_with(http_answer(json.dumps(response).encode())))
     request = document(tensor(), outputs=[{"name": "OUTPUT0"}])
     with harness.serves("rest.tr"):
-        answer = harness.ask_rest("rest.tr", request)
+        answer = harness.send_rest("rest.tr", request)
     assert answer.status == 200, answer
     assert [each["name"] for each in json.loads(answer.body)["outputs"]] == ["OUTPUT0", "MORE"]

@@ -1,6 +1,6 @@
-"""Tests that every frontend rejects every case of bad tensors in its protocol's form, with the
-tensor's name, before it contacts any backend. The next request on the same connection is served.
-test_tensor_payloads tests V2."""
+"""Tests that the legacy, GraphPipe, TensorFlow Serving and KServe V1 frontends reject bad tensors
+before a backend receives them, in the protocol's form, and serve the next request.
+(test_tensor_payloads tests V2.)"""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from faults.bad_tensors import (
     CASES,
     FRAMES,
     FRONTENDS,
-    GOOD,
     LISTS,
     OLD_GRPC,
     OLD_HTTP,
@@ -32,11 +31,12 @@ from faults.bad_tensors import (
     TFS,
     TFS_RAW,
     TFS_TYPED,
+    VALID_REQUESTS,
     Bad,
     PredictRequest,
 )
 from faults.frames import raw_listener
-from faults.legacy import OLD, OLD_INFER, grpc_rejection, http_rejection
+from faults.legacy import OLD, OLD_INFER, grpc_outcome, http_outcome
 from faults.peer import Answer, Backend, Client, good_http, scripted
 from faults.rpc import call, channel
 from faults.watch import assert_healthy, counted, unharmed
@@ -77,10 +77,10 @@ CODES = {
     TFS_TYPED: {**GRPC, "": "OK"},
     **{each: {**HTTP, "": "200"} for each in LISTS},
 }
-"""The outcome as each protocol reports it; empty for success."""
+"""Each outcome as the protocols report it. The empty string stands for success."""
 BARE = {OLD_HTTP: "400", OLD_GRPC: "INTERNAL"}
-"""The legacy servers' text for unreadable requests."""
-NO_HTTP = "400"
+"""The legacy servers' statuses for unreadable requests."""
+NOT_HTTP = "400"
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,17 @@ class Harness:
             client.send(b"GET /v2/models/m HTTP/1.1\r\nHost: x\r\n\r\n")
             assert client.answer().status == 200
 
-    def warm(self) -> None:
-        """Check that the frontends' connections are still open."""
+    def check_frontends(self) -> None:
+        """Check that each frontend serves a valid request."""
         for frontend in FRONTENDS:
             with ExitStack() as stack:
-                result = self.connected(frontend, stack).send_request(GOOD[frontend])
+                result = self.connected(frontend, stack).send_request(VALID_REQUESTS[frontend])
                 assert result == Outcome(CODES[frontend][""])
         self.others()
 
     def connected(self, frontend: str, stack: ExitStack) -> FrontendClient:
-        """Return a new connection, except over gRPC, where one connection must survive all
-        cases."""
+        """Return a client with a new connection, except over gRPC, where one connection must
+        survive all cases."""
         match frontend:
             case each if each in (OLD_GRPC, *TFS):
                 return FrontendClient(frontend, self.channel)
@@ -151,7 +151,7 @@ class FrontendClient:
         status = call(self.peer, bad.body, OLD_INFER)
         if status.code is not grpc.StatusCode.OK:
             return Outcome(status.code.name, status.details)
-        return self._legacy(grpc_rejection(status))
+        return self._legacy(grpc_outcome(status))
 
     def _posted(self, path: str, bad: Bad) -> Answer:
         assert isinstance(self.peer, Client)
@@ -190,7 +190,7 @@ class FrontendClient:
         answer = self._posted(f"/api/infer/{bad.model}", bad)
         if "nv-status" not in answer.headers:
             return Outcome(str(answer.status), answer.body.decode())
-        return self._legacy(http_rejection(answer))
+        return self._legacy(http_outcome(answer))
 
     def _legacy(self, outcome: legacy.Outcome) -> Outcome:
         assert bool(outcome.body) == (outcome.code == "SUCCESS")
@@ -209,7 +209,7 @@ def harness() -> Iterator[Harness]:
         channel(gateway.grpc) as rpc_channel,
     ):
         harness = Harness(gateway, raw, f"127.0.0.1:{port}", rest, rpc_channel)
-        harness.warm()
+        harness.check_frontends()
         with unharmed(gateway, harness.others):
             yield harness
         wrong = sum(counted(gateway, outcome=each) for each in ("bad_request", "too_large"))
@@ -231,7 +231,7 @@ def test_each_bad_tensor_is_rejected_with_its_name(
     codes = CODES[frontend]
     code = codes[LARGE if bad.large else BROKEN]
     if bad.bare or bad.ends:
-        code = BARE[frontend] if bad.bare else NO_HTTP
+        code = BARE[frontend] if bad.bare else NOT_HTTP
     before = len(harness.rest.requests)
     with ExitStack() as stack:
         client = harness.connected(frontend, stack)
@@ -244,7 +244,7 @@ def test_each_bad_tensor_is_rejected_with_its_name(
             assert isinstance(client.peer, Client)
             assert client.peer.read_to_end() == b""
             client = harness.connected(frontend, stack)
-        assert client.send_request(GOOD[frontend]) == Outcome(codes[""])
+        assert client.send_request(VALID_REQUESTS[frontend]) == Outcome(codes[""])
         assert len(harness.rest.requests) == before + 1
 
 
@@ -256,7 +256,7 @@ def test_unknown_models_in_bulk_make_no_series(harness: Harness, frontend: str) 
         client = harness.connected(frontend, stack)
 
         def send_request(number: int) -> None:
-            good = GOOD[frontend]
+            good = VALID_REQUESTS[frontend]
             name = f"unknown-{frontend[-4:].strip()}-{number}"
             body = good.body
             if frontend == OLD_GRPC:

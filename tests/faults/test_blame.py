@@ -1,5 +1,5 @@
-"""Tests that requests that make a server close connections do not eject its endpoint, and that a
-dead server is still ejected quickly."""
+"""Tests that faults of requests, or of the gateway's own host, do not eject an endpoint, and that a
+dead server is ejected."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_requests_that_break_connections_eject_no_endpoint(engine: str) ->
 
 
 async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
-    """A broken connection does not prove that the server is dead, so a health check decides."""
+    """A broken connection may be the fault of the request, so a health check decides."""
     async with (
         replicas(LOCAL, LOCAL) as servers,
         closing_proxies(*servers) as (proxies, urls),
@@ -138,7 +138,7 @@ async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
 
 
 async def test_a_never_served_model_ejects_no_endpoint() -> None:
-    """A client that waits until a model is ready ejects no endpoint either."""
+    """A client that waits until a served model is ready ejects no endpoint either."""
     async with (
         replicas(LOCAL, LOCAL) as servers,
         gateway("grpc", "own", [each.url("grpc") for each in servers], health=NO_CHECKS) as load,
@@ -170,7 +170,7 @@ async def test_a_never_served_model_ejects_no_endpoint() -> None:
 
 @pytest.mark.parametrize("name", ["baggage", "tracestate", "traceparent"])
 async def test_long_trace_headers_close_no_connection(name: str) -> None:
-    """The gateway shortens them. Twelve such requests once ejected a healthy server."""
+    """The gateway shortens such headers. Twelve such requests once ejected a healthy server."""
     async with (
         replicas(LOCAL, LOCAL) as servers,
         closing_proxies(*servers) as (proxies, urls),

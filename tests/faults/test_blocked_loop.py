@@ -1,7 +1,5 @@
-"""Tests an event loop that is blocked longer than its limits, by a busy machine or an expensive
-message.
-
-Requests that arrive meanwhile are served, and none is rejected as late."""
+"""Tests clients whose requests arrive while the event loop is blocked for longer than the time
+limits, because the process is stopped or a read is slow. They are served, and none times out."""
 
 from __future__ import annotations
 
@@ -20,7 +18,16 @@ import pytest
 
 from e2e.running import ENGINE
 from faults import frames, h2
-from faults.low_limits import GOOD, LIVE, LimitedGateway, good, good_call, good_frame, head, message
+from faults.low_limits import (
+    LIVE,
+    VALID_BODY,
+    LimitedGateway,
+    good,
+    good_call,
+    good_frame,
+    head,
+    message,
+)
 from faults.peer import Client
 from faults.replicas import QUIET
 from faults.rpc import INFER, call, channel
@@ -41,7 +48,7 @@ def stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
-        time.sleep(BLOCKED)  # the fault
+        time.sleep(BLOCKED)  # the fault lasts this long
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -67,9 +74,9 @@ def after_a_request(address: str, request: bytes = LIVE) -> Iterator[None]:
 
 def in_a_frame(address: str, cut: int) -> Iterator[None]:
     with Client(address) as client:
-        client.send(frames.GOOD[:cut])
+        client.send(frames.FRAME[:cut])
         yield
-        client.send(frames.GOOD[cut:])
+        client.send(frames.FRAME[cut:])
         yield
         assert frames.error_in(client) == ""
 
@@ -100,9 +107,9 @@ def _until_the_end(client: Client) -> Iterator[h2.Frame]:
 
 
 CLIENTS: dict[str, Callable[[LimitedGateway], Iterator[None]]] = {
-    "new": lambda gateway: at_http(gateway.http, b"", head() + GOOD),
-    "in a head": lambda gateway: at_http(gateway.http, head()[:9], head()[9:] + GOOD),
-    "in a body": lambda gateway: at_http(gateway.http, head() + GOOD[:9], GOOD[9:]),
+    "new": lambda gateway: at_http(gateway.http, b"", head() + VALID_BODY),
+    "in a head": lambda gateway: at_http(gateway.http, head()[:9], head()[9:] + VALID_BODY),
+    "in a body": lambda gateway: at_http(gateway.http, head() + VALID_BODY[:9], VALID_BODY[9:]),
     "after a request": lambda gateway: after_a_request(gateway.http),
     "at the admin listener": lambda gateway: after_a_request(
         gateway.admin, LIVE.replace(b"/v2/health/live", b"/healthz")
@@ -117,17 +124,17 @@ CALLS: dict[str, Callable[[LimitedGateway], Iterator[None]]] = {
     "in a call's headers": lambda gateway: in_a_call(gateway.grpc, len(h2.PREFACE) + 30),
     "in a message": lambda gateway: in_a_call(gateway.grpc, -9),
 }
-"""The calls. grpcio reads in its own threads and has its own limits."""
+"""Clients of infergate's own engine. (grpcio reads in its own threads and has its own limits.)"""
 
 
 @pytest.fixture
 def gateway(limited_gateway: LimitedGateway) -> Iterator[LimitedGateway]:
-    """No request is served while the process is stopped; the test is about requests in progress."""
+    """Run the gateway without another client, because a stopped process serves no requests."""
     with unharmed(limited_gateway, lambda: None):
         yield limited_gateway
 
 
-def test_clients_that_connected_meanwhile_are_served(gateway: LimitedGateway) -> None:
+def test_clients_of_a_stopped_process_are_served(gateway: LimitedGateway) -> None:
     senders = CLIENTS if ENGINE == "compat" else CLIENTS | CALLS
     timeouts = metric(gateway, "infergate_requests_total", outcome="timeout")
     with rises(gateway, BLOCKED_SECONDS, by=BLOCKED / 2):
@@ -152,7 +159,7 @@ def test_clients_that_connected_meanwhile_are_served(gateway: LimitedGateway) ->
 
 
 class BlockingProtocol(asyncio.Protocol):
-    """Blocks the loop while reading, like an overly expensive message."""
+    """A protocol that blocks the loop while it reads, like an overly expensive message."""
 
     begun = threading.Event()
 
@@ -165,14 +172,14 @@ SHORT_LIMITS = {"header_time": "1s", "idle_body_time": "1s", "keepalive_time": "
 
 
 @contextlib.contextmanager
-def in_this_process(name: str) -> Iterator[tuple[LimitedGateway, str]]:
-    """Run a gateway in a thread. Also return an address where a byte blocks its loop."""
+def in_this_process(engine: str) -> Iterator[tuple[LimitedGateway, str]]:
+    """Run a gateway in a thread. Return it, and an address at which a byte blocks its loop."""
     anywhere = {"address": "127.0.0.1:0"}
     raw = {"address": "tcp://127.0.0.1:0", "model": "identity", "framing": "size-prefixed"}
     config = Config.model_validate(
         {
             **QUIET,
-            "engine": name,
+            "engine": engine,
             "listeners": {
                 **dict.fromkeys(("http", "grpc", "admin"), anywhere),
                 "graphpipe": (raw,),
@@ -183,7 +190,7 @@ def in_this_process(name: str) -> Iterator[tuple[LimitedGateway, str]]:
         }
     )
     result: Future[tuple[LimitedGateway, str]] = Future()
-    loop, over = (load_engine(name).make_loop or asyncio.new_event_loop)(), asyncio.Event()
+    loop, over = (load_engine(engine).make_loop or asyncio.new_event_loop)(), asyncio.Event()
 
     async def serve() -> None:
         running = assemble(config)
@@ -209,14 +216,14 @@ def in_this_process(name: str) -> Iterator[tuple[LimitedGateway, str]]:
         loop.close()
 
 
-@pytest.mark.parametrize("name", ["own", "compat"])
-def test_clients_that_connected_during_a_read_are_served(name: str) -> None:
-    with in_this_process(name) as (gateway, blocking):
+@pytest.mark.parametrize("engine", ["own", "compat"])
+def test_clients_are_served_after_a_read_that_blocks_the_loop(engine: str) -> None:
+    with in_this_process(engine) as (gateway, blocking):
         good(gateway)
         good_call(gateway)
         held_up = rises(gateway, BLOCKED_SECONDS, by=BLOCKED / 2)
-        with unharmed(gateway, lambda: None), held_up:  # no request is served while it is blocked
-            senders = (CLIENTS if name == "compat" else CLIENTS | CALLS).values()
+        with unharmed(gateway, lambda: None), held_up:  # a blocked loop serves no request
+            senders = (CLIENTS if engine == "compat" else CLIENTS | CALLS).values()
             clients = [each(gateway) for each in senders]
             BlockingProtocol.begun.clear()
             for each in clients:

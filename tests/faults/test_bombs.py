@@ -1,5 +1,5 @@
-"""Tests that short messages that inflate to long messages are rejected, and are not inflated beyond
-the body limit."""
+"""Tests that compressed bodies that are expensive to inflate are rejected, and are not inflated
+beyond the body limit."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def test_grpc_bombs_are_rejected(gateway: LimitedGateway) -> None:
         assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "larger than max" in status.details
         assert ENGINE == "compat" or "(limits.body)" in status.details
-    if ENGINE == "own":  # grpcio does not report it
+    if ENGINE == "own":  # grpcio does not report rejected messages
         assert counted(gateway, outcome="too_large") == before + 1

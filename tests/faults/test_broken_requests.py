@@ -1,7 +1,7 @@
 """Tests that bytes that are not HTTP, or that two parsers could read differently, are rejected with
 400, and that nothing after them is served.
 
-Other protocols on the wrong port are recognized.
+Also tests invalid hosts, absolute targets, and clients that use the port of another protocol.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from faults import frames, h2
 from faults.h2 import PREFACE
-from faults.low_limits import CHUNKED, GOOD, LIVE, LimitedGateway, head
+from faults.low_limits import CHUNKED, LIVE, VALID_BODY, LimitedGateway, head
 from faults.peer import Client, post
 from faults.watch import counted, refused_by, rises
 
@@ -28,13 +28,13 @@ def test_bytes_after_a_rejected_request_are_not_served(gateway: LimitedGateway) 
     assert counted(gateway, operation="server_live") == before
 
 
-_BROKEN = {  # test_smuggling and test_h1_reader have more of each kind
+_BROKEN = {  # test_smuggling and test_h1_reader have more cases
     "Transfer-Encoding and Content-Length": head("Transfer-Encoding: chunked") + CHUNKED,
-    "two Content-Lengths": head("Content-Length: 4") + GOOD,
+    "two Content-Lengths": head("Content-Length: 4") + VALID_BODY,
     "Content-Length +5": head("Content-Length: +5", length=None) + b"12345",
-    "obs-fold": head("A: b\r\n c") + GOOD,
-    "NUL in a header": head("A: b\0c") + GOOD,
-    "a header without a name": head(": b") + GOOD,
+    "obs-fold": head("A: b\r\n c") + VALID_BODY,
+    "NUL in a header": head("A: b\0c") + VALID_BODY,
+    "a header without a name": head(": b") + VALID_BODY,
     "TLS": HELLO,
     "HTTP/2": PREFACE + b"\0\0\0\x04\0\0\0\0\0",
     "HTTP/0.9": b"GET /v2/health/live\r\n\r\n",
@@ -114,6 +114,6 @@ def test_http_2_on_a_raw_socket_is_rejected(gateway: LimitedGateway) -> None:
 
 def test_frames_on_the_http_port_are_rejected(gateway: LimitedGateway) -> None:
     with rises(gateway, REQUESTS, outcome="bad_request"), Client(gateway.http) as client:
-        client.send(frames.GOOD)
+        client.send(frames.FRAME)
         assert client.answer().status == 400
-    assert post(gateway.http, "/graphpipe/identity", frames.GOOD[4:]).status == 200
+    assert post(gateway.http, "/graphpipe/identity", frames.FRAME[4:]).status == 200

@@ -52,7 +52,7 @@ async def test_an_endpoint_is_ejected_and_recovers(transport: str, engine: str) 
                     await load.wait_for_responses(20)
                 await until(lambda: load.stats()[1].ejected == 0, "the ejection has ended")
                 ok = load.stats()[1].ok
-                await until(lambda: load.stats()[1].ok > ok + 10, "it receives requests again")
+                await until(lambda: load.stats()[1].ok > ok + 10, "the endpoint is used again")
             failed, ejections = sum(load.failed.values()), load.stats()[1].ejections
             assert set(load.failed) == {"NO_BACKEND"}
             assert failed <= (4 + FAILURES_BEFORE_EJECTION) * (ejections + 1), (

@@ -1,6 +1,6 @@
 """Tests clients that disconnect at any moment: a request is cancelled at each of its awaits, in
-every pipeline. No task, no slot of a concurrency limit and no active request at an
-endpoint may remain. The request is counted once, and the next request is served."""
+every pipeline. No task, no slot of a concurrency limit and no active request at an endpoint may
+remain. The request is counted once, and the next request is served."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Harness:
         return sample(self.metrics.text().decode(), "infergate_requests_total")
 
     def active_requests(self) -> int:
-        """Return the number of requests at endpoints, and in a queue."""
+        """Return the number of active requests at endpoints plus the concurrency slots in use."""
         count = 0
         for backend in self.running.gateway.backends:
             remote: Any = backend
@@ -216,7 +216,7 @@ async def count_cancellable_awaits(harness: Harness, route: str) -> int:
         before = harness.counted()
         is_reached = await cancel_one_of_two(harness, route, position, is_first=False)
         ended = harness.counted() - before
-        assert requests_per_call < ended <= 2 * requests_per_call, "not counted once each"
+        assert requests_per_call < ended <= 2 * requests_per_call, "a request was not counted once"
         if not is_reached:
             return position - 1
     raise AssertionError(f"the request did not end within {MAX_STEPS} awaits")

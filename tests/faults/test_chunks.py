@@ -1,11 +1,11 @@
-"""Tests chunked bodies: invalid sizes, extensions, trailers, and two million chunks of one byte."""
+"""Tests chunked bodies: invalid sizes, extensions, trailers, many chunks, and the body limit."""
 
 from __future__ import annotations
 
 import pytest
 
 from e2e.running import ENGINE
-from faults.low_limits import BODY, CHUNKED, GOOD, LimitedGateway, head
+from faults.low_limits import BODY, CHUNKED, VALID_BODY, LimitedGateway, head
 from faults.peer import Client
 from faults.watch import MIB, counted, limited_growth, refused_by, rises
 
@@ -42,18 +42,18 @@ def test_an_endless_extension_is_rejected(gateway: LimitedGateway) -> None:
 
 
 def test_extensions_and_trailers_are_ignored(gateway: LimitedGateway) -> None:
-    whole = b'%x;a=b;c="d"\r\n%b\r\n0\r\nX-Trailer: y\r\n\r\n' % (len(GOOD), GOOD)
+    chunks = b'%x;a=b;c="d"\r\n%b\r\n0\r\nX-Trailer: y\r\n\r\n' % (len(VALID_BODY), VALID_BODY)
     with rises(gateway, REQUESTS, outcome="ok"), Client(gateway.http) as client:
-        client.send(BEGUN + whole)
+        client.send(BEGUN + chunks)
         assert client.answer().status == 200
 
 
-MANY = [300_000, pytest.param(2_000_000, marks=pytest.mark.peers)]
-"""Numbers of chunks. Parsing them takes seconds of CPU time; other clients must still be served
-meanwhile."""
+CHUNK_COUNTS = [300_000, pytest.param(2_000_000, marks=pytest.mark.peers)]
+"""Numbers of chunks. Parsing so many chunks takes seconds of CPU time, in which other clients must
+be served."""
 
 
-@pytest.mark.parametrize("count", MANY)
+@pytest.mark.parametrize("count", CHUNK_COUNTS)
 def test_one_byte_chunks_cost_no_memory(gateway: LimitedGateway, count: int) -> None:
     chunks = b"1\r\n \r\n" * 100_000
     bounded_memory = limited_growth(gateway.pid, 24 * MIB)

@@ -7,17 +7,17 @@ from __future__ import annotations
 import pytest
 
 from faults import frames
-from faults.low_limits import CHUNKED, GOOD, LimitedGateway, good, good_frame, head
+from faults.low_limits import CHUNKED, VALID_BODY, LimitedGateway, good, good_frame, head
 from faults.peer import Client
 from faults.watch import releases_connections
 
 _PREFIXES = {
-    "in the line": b"POST /v2",
+    "in the request line": b"POST /v2",
     "in the header": head()[:-9],
     "before the body": head(),
-    "in the body": head() + GOOD[:9],
+    "in the body": head() + VALID_BODY[:9],
     "in a chunk": head("Transfer-Encoding: chunked", length=None) + CHUNKED[:9],
-    "after the request": head() + GOOD,
+    "after the request": head() + VALID_BODY,
 }
 
 
@@ -40,7 +40,7 @@ def test_a_half_close_counts_as_a_disconnect(gateway: LimitedGateway, prefix: st
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", frames.GOOD[:2], frames.GOOD[:4], frames.GOOD[:9], frames.GOOD]
+    "sent", [b"", frames.FRAME[:2], frames.FRAME[:4], frames.FRAME[:9], frames.FRAME]
 )
 @pytest.mark.parametrize("end", ["close", "half-close", "reset"])
 def test_a_disconnected_raw_socket_releases_the_connection(
@@ -52,6 +52,6 @@ def test_a_disconnected_raw_socket_releases_the_connection(
             client.reset()
         elif end == "half-close":
             client.socket.shutdown(1)
-            if sent != frames.GOOD:  # otherwise the response may come first
+            if sent != frames.FRAME:  # after a complete frame, the response may come first
                 assert client.read_to_end() == b""
     good_frame(gateway)

@@ -24,7 +24,7 @@ routes:
 """
 REFUSED, OPEN = "infergate_refused_connections_total", "infergate_open_connections"
 SPARE = 10
-"""Files that the process may still open."""
+"""Number of files that the process may still open."""
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -57,7 +57,7 @@ def is_accepted(client: Client) -> bool:
 
 
 def test_connected_clients_are_served_without_free_descriptors(gateway: Infergate) -> None:
-    """The other client, and the reader of the metrics, are already connected."""
+    """The client, and the reader of the metrics, connect before the descriptors are used up."""
     with Client(gateway.http) as first:  # libuv reserves a descriptor for the first client
         assert is_accepted(first)
     with Client(gateway.http) as early, Client(gateway.admin) as scraping:
@@ -94,16 +94,16 @@ def assert_refused(address: str) -> None:
         assert not client.read_to_end().startswith(b"HTTP")
 
 
-@pytest.mark.parametrize(("engine", "http", "calls"), [("own", 2, 1), ("compat", 3, 3)])
-def test_connections_over_the_limit_are_closed(engine: str, http: int, calls: int) -> None:
-    """grpcio does not report the connections that it refuses."""
+@pytest.mark.parametrize(("engine", "http", "grpc"), [("own", 2, 1), ("compat", 3, 3)])
+def test_connections_over_the_limit_are_closed(engine: str, http: int, grpc: int) -> None:
+    """``http`` and ``grpc`` are numbers of clients. grpcio does not report refused connections."""
     config = CONFIG + "limits: {connections: 3}\n"
     with started_infergate(config, engine=engine) as gateway, ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.http)) for _ in range(http)]
         assert all(map(is_accepted, clients))
         with watch.unharmed(gateway, lambda: is_accepted(clients[0])):
             with ExitStack() as grpc_clients:
-                for _ in range(calls):
+                for _ in range(grpc):
                     # The gRPC library may still count a connection that its client has closed.
                     watch.until(lambda: is_greeted(gateway.grpc, grpc_clients), "SETTINGS arrive")
                 with watch.rises(gateway, REFUSED, listener="http", reason="connections"):
@@ -127,7 +127,7 @@ def test_connections_over_the_limit_are_closed(engine: str, http: int, calls: in
                 lambda: watch.metric(gateway, OPEN, listener="grpc") == 0,
                 "the late gRPC connection is closed",
             )
-            if engine == "own":  # requests use the same slots
+            if engine == "own":  # HTTP and gRPC connections share the limit
                 with Client(gateway.http) as http_client:
                     assert is_accepted(http_client)
         assert watch.logged_bugs(gateway) == ""

@@ -58,7 +58,7 @@ def _allowed(worst: Worst) -> int:
 
 
 def _watched(timed: Timed, max_growth: int) -> AbstractContextManager[None]:
-    """Helper processes keep memory for 30 s for the next such message (docs/limits.md)."""
+    """Watch the gateway. Its helpers keep memory for 30 s for the next message (docs/limits.md)."""
     return unharmed(
         timed,
         lambda: good(timed),
@@ -70,10 +70,10 @@ def _watched(timed: Timed, max_growth: int) -> AbstractContextManager[None]:
 
 @pytest.mark.parametrize("name", WORST)
 def test_no_callback_blocks_the_event_loop(timed: Timed, name: str) -> None:
-    worst, handled = WORST[name](), counted(timed, outcome="ok")
+    worst, before = WORST[name](), counted(timed, outcome="ok")
     with _watched(timed, _allowed(worst)):
         check_callback_time(timed, lambda: worst.send(timed))
-    assert counted(timed, outcome="ok") > handled
+    assert counted(timed, outcome="ok") > before
 
 
 EXPENSIVE = (
@@ -83,7 +83,7 @@ EXPENSIVE = (
     "trtis-http, forwarded",
     "trtis-grpc, forwarded",
 )
-"""The most expensive message of each codec. The others run only in ``make test-peers``."""
+"""Expensive messages of five protocols. The others run only in ``make test-peers``."""
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ EXPENSIVE = (
 )
 def test_other_clients_are_hardly_delayed(timed: Timed, name: str) -> None:
     """Four connections send the message. The test also checks memory."""
-    worst, handled = WORST[name](), counted(timed, outcome="ok")
+    worst, before = WORST[name](), counted(timed, outcome="ok")
     with _watched(timed, ATTACKERS * _allowed(worst)):
         check_other_clients(timed, worst, ATTACKERS)
-    assert counted(timed, outcome="ok") > handled
+    assert counted(timed, outcome="ok") > before
 
 
 # ---- the search --------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ SEARCHED: dict[str, tuple[Any, list[bytes], list[bytes], list[bytes]]] = {
         [b""],
     ),
 }  # fmt: skip
-"""The start, the repeated part and the end of each message."""
+"""By protocol: how to make a request, and its possible starts, repeated parts and ends."""
 
 
 def _parse(codec: Any, wire: Any) -> None:
@@ -215,8 +215,8 @@ def _validate(codec: Any, wire: Any) -> None:
 
 
 def _seconds(codec: Any, make: Any, data: bytes) -> float:
-    """Return the CPU seconds of the event loop for a request before its first wait, if it is
-    translated, forwarded or rejected."""
+    """Return the CPU seconds that the event loop spends on a request before its first wait: the
+    maximum of parsing and validating the request."""
     longest = 0.0
     for read in (_parse, _validate):
         wire = make(data)
@@ -265,8 +265,8 @@ def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None
         seconds = _seconds(codec, make, data)
         target(seconds)
         tries = 1
-        # The cost is the least of several attempts: other processes can only add to it.
-        while (limit := SEARCH_MARGIN * _bound()) < seconds and tries < 4 * TRIES:
+        # The cost is the minimum of several attempts, because other processes only add to it.
+        while (limit := SEARCH_MARGIN * _scaled_limit()) < seconds and tries < 4 * TRIES:
             seconds = min(seconds, _seconds(codec, make, data))
             tries += 1
         assert seconds <= limit, f"{1000 * seconds:.0f} ms: {begin!r} {each!r} {size} {end!r}"
@@ -276,5 +276,5 @@ def test_no_more_expensive_message_is_found(timed: Timed, protocol: str) -> None
     assert counted(timed, outcome="internal") == 0
 
 
-def _bound() -> float:
+def _scaled_limit() -> float:
     return MAX_SECONDS * max(1.0, calibrated() / UNIT)

@@ -1,5 +1,5 @@
-"""Tests JSON that takes long to read. Other clients do not wait for it, and the helper process that
-reads it may end."""
+"""Tests JSON that takes long to read: other clients do not wait, a killed helper process fails only
+its own request, and JSON beyond a limit is rejected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COSTLY_JSON = _costly_json(3 * MIB // 2)
 
 
 def test_costly_json_delays_no_other_request(gateway: LimitedGateway) -> None:
-    handled = counted(gateway, outcome="ok")
+    before = counted(gateway, outcome="ok")
     with Client(gateway.http) as client:
         client.send(head(length=len(COSTLY_JSON)) + COSTLY_JSON)
         for _ in range(3):
@@ -48,7 +48,7 @@ def test_costly_json_delays_no_other_request(gateway: LimitedGateway) -> None:
         client.socket.settimeout(SECONDS)
         answer = client.answer()
     assert answer.status == 200
-    assert counted(gateway, outcome="ok") >= handled + 4
+    assert counted(gateway, outcome="ok") >= before + 4
     assert answer.body.rstrip(b"]}").endswith(b",NaN")
 
 
@@ -61,7 +61,8 @@ def test_a_crashed_helper_fails_only_its_request() -> None:
                 pass
             assert status == b"500"
             until(
-                lambda: post(gateway.http, PATH, COSTLY_JSON).status == 200, "another helper serves"
+                lambda: post(gateway.http, PATH, COSTLY_JSON).status == 200,
+                "another helper reads the JSON",
             )
         assert 1 <= counted(gateway, outcome="internal") <= 3
         assert "a helper process ended with exit code -9" in gateway.log.read_text()
@@ -72,12 +73,12 @@ def _status_after_killing_helpers(gateway: Infergate) -> bytes:
     with Client(gateway.http) as client:
         client.send(head(length=len(COSTLY_JSON)) + COSTLY_JSON)
         client.socket.setblocking(False)
-        while not (began := _received(client)):
+        while not (received := _received(client)):
             for helper in children(gateway.pid):
                 with suppress(ProcessLookupError):  # the helper has ended since it was found
                     os.kill(helper, signal.SIGKILL)
             good(gateway)
-        return began.split(b" ")[1]
+        return received.split(b" ")[1]
 
 
 def _received(client: Client) -> bytes:
@@ -90,8 +91,8 @@ def _received(client: Client) -> bytes:
 def test_deep_json_and_many_brackets_are_rejected(gateway: LimitedGateway) -> None:
     before = counted(gateway, outcome="bad_request") + counted(gateway, outcome="too_large")
     with limited_growth(gateway.pid, 64 * MIB):
-        for whole in (b"[" * (4 * MIB), b"[]" * MIB, b'{"a":' * MIB, b"[[],[]," * MIB):
-            answer = post(gateway.http, PATH, whole)
+        for body in (b"[" * (4 * MIB), b"[]" * MIB, b'{"a":' * MIB, b"[[],[]," * MIB):
+            answer = post(gateway.http, PATH, body)
             assert answer.status in {400, 413}
             assert re.search("nested|character|arrays", answer.error)
     after = counted(gateway, outcome="bad_request") + counted(gateway, outcome="too_large")
@@ -99,7 +100,7 @@ def test_deep_json_and_many_brackets_are_rejected(gateway: LimitedGateway) -> No
 
 
 def test_json_over_its_limit_is_rejected() -> None:
-    """The size of binary data after the JSON is not limited in this way."""
+    """The limit does not apply to binary data after the JSON."""
     with started_infergate(CONFIG + "  json: 4KiB\n") as gateway:
         good(gateway)
         with unharmed(gateway, lambda: good(gateway)):
@@ -107,11 +108,11 @@ def test_json_over_its_limit_is_rejected() -> None:
 
 
 def _binary_and_json(gateway: Infergate) -> None:
-    response = [
+    inputs = [
         {"name": name, "datatype": "UINT8", "shape": [9000],
          "parameters": {"binary_data_size": 9000}} for name in ("INPUT0", "INPUT1")
     ]  # fmt: skip
-    document = json.dumps({"inputs": response}).encode()
+    document = json.dumps({"inputs": inputs}).encode()
     size = {"Inference-Header-Content-Length": str(len(document))}
     assert post(gateway.http, PATH, document + bytes(18_000), size).status == 200
     with refused_by(gateway, "json"):

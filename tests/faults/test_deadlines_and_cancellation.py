@@ -53,7 +53,7 @@ REQUESTS = "infergate_requests_total"
 
 
 def silent_http(connection: Connection, backend: Backend) -> None:
-    """Record the request, and when the gateway cancels it."""
+    """Record the request and its cancellation by the gateway."""
     connection.request()
     backend.requests.append("received")
     connection.wait_closed()
@@ -110,7 +110,7 @@ def abandoned(gateway: Infergate) -> float:
 
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
-def test_a_clients_shorter_deadline_is_forwarded_and_ends_the_call(
+def test_a_shorter_client_deadline_is_forwarded_and_ends_the_call(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.respond = rpc.wait
@@ -131,10 +131,10 @@ def test_a_clients_shorter_deadline_is_forwarded_and_ends_the_call(
     ("model", "min_seconds", "max_seconds"),
     [("long", 40, 50), ("long-tr", 40, 50), ("plain", 20, 40)],
 )
-def test_a_routes_timeout_replaces_the_backends(
+def test_a_route_timeout_replaces_the_backend_timeout(
     harness: Harness, rpc: RpcBackend, model: str, min_seconds: float, max_seconds: float
 ) -> None:
-    """``plain`` has no timeout, and no client sets a shorter one."""
+    """The route ``plain`` has no timeout, so the backend's timeout of 40 s applies."""
     before = counted(harness.gateway, route=model, outcome="ok")
     assert call(harness.channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
     assert post(harness.gateway.http, f"/v2/models/{model}/infer", document(tensor())).status == 200
@@ -146,7 +146,7 @@ def test_a_routes_timeout_replaces_the_backends(
 
 
 @pytest.mark.parametrize("model", ["short", "short-tr"])
-def test_a_routes_timeout_applies_instead_of_a_longer_deadline(
+def test_a_route_timeout_applies_instead_of_a_longer_deadline(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.respond = rpc.wait
@@ -192,14 +192,15 @@ def test_a_client_that_disconnects_cancels_the_grpc_call(
 ) -> None:
     rpc.respond = rpc.wait
     before = counted(harness.gateway, route=model, outcome="cancelled")
-    leave = sent_request(harness, frontend, model)
+    disconnect = sent_request(harness, frontend, model)
     assert rpc.entered.wait(SECONDS)
     good(harness.gateway)
     assert not rpc.cancelled.is_set()
-    leave()
+    disconnect()
     assert rpc.cancelled.wait(SECONDS)
     until(
-        lambda: counted(harness.gateway, route=model, outcome="cancelled") == before + 1, "counted"
+        lambda: counted(harness.gateway, route=model, outcome="cancelled") == before + 1,
+        "the request is counted",
     )
 
 
@@ -210,17 +211,17 @@ def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
 ) -> None:
     harness.rest.requests.clear()
     before = counted(harness.gateway, route=model, outcome="cancelled")
-    leave = sent_request(harness, frontend, model)
+    disconnect = sent_request(harness, frontend, model)
     until(lambda: harness.rest.requests == ["received"], "the request has arrived")
     good(harness.gateway)
-    leave()
+    disconnect()
     until(lambda: harness.rest.requests == ["received", "cancelled"], "the request is cancelled")
     until(lambda: at_rest(harness.gateway), "no request is in flight")
     assert counted(harness.gateway, route=model, outcome="cancelled") == before + 1
 
 
 def test_a_hundred_requests_are_served_while_one_waits(harness: Harness, rpc: RpcBackend) -> None:
-    """All requests use the same route. The slow request ends only after all others."""
+    """The slow request ends only after all others."""
     harness.rest.use(good_http)
     quick = rpc.respond
     rpc.respond = rpc.wait
@@ -285,13 +286,13 @@ def cancelled(triton: Triton) -> int:
     return int.from_bytes(response.raw_output_contents[names.index("CANCELLED")], "little")
 
 
-def occupy(triton: Triton, direct: grpc.Channel) -> grpc.Future:
-    """Send a request to ``slow``, wait until Triton executes it, and return its call. A request of
-    the test then waits behind it."""
+def queue_a_probe(triton: Triton, direct: grpc.Channel) -> grpc.Future:
+    """Wait until Triton executes the request of the test: send probes to ``slow`` until a probe is
+    queued behind the request. Return the call of this probe."""
 
     def queued() -> bool:
-        response = get(triton.metrics, "/metrics").body.decode()
-        return 'nv_inference_pending_request_count{model="slow",version="1"} 1' in response
+        metrics = get(triton.metrics, "/metrics").body.decode()
+        return 'nv_inference_pending_request_count{model="slow",version="1"} 1' in metrics
 
     def stays_queued() -> bool:
         return all(queued() for _ in range(POLLS))
@@ -326,8 +327,8 @@ def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Tri
 def test_a_client_disconnect_cancels_in_triton(
     before_triton: Infergate, triton: Triton, frontend: str
 ) -> None:
-    """This works only over gRPC, because Triton's REST server does not notice that its client
-    disconnects."""
+    """The backend is connected over gRPC, because Triton's REST server does not notice that its
+    client disconnects."""
     before = cancelled(triton)
     model = "grpc.slow"
     with (
@@ -338,11 +339,11 @@ def test_a_client_disconnect_cancels_in_triton(
     ):
         if frontend == "grpc":
             pending = rpc_channel.unary_unary(INFER).future(slow_message(model, LONG), timeout=LONG)
-            leave = pending.cancel
+            disconnect = pending.cancel
         else:
             client.send(http_request(model, tensor(name="SECONDS", datatype="FP32", data=[LONG])))
-            leave = client.socket.close
-        probe = occupy(triton, direct)
-        leave()
+            disconnect = client.socket.close
+        probe = queue_a_probe(triton, direct)
+        disconnect()
         probe.result(SECONDS)
         assert cancelled(triton) == before + 1

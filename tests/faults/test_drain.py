@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
-from faults.frames import GOOD, error_in, raw_listener
+from faults.frames import FRAME, error_in, raw_listener
 from faults.load import STREAM, Connection, stream_values, streamed
 from faults.peer import Client
 from faults.watch import MIB, alive, checks, descriptors, limited_growth, logged_bugs, sample, until
@@ -101,33 +101,33 @@ async def test_every_message_of_fifty_streams_arrives(engine: str) -> None:
                 await check_drain(harness, raw, scraping)
             until(lambda: scraped(scraping, "infergate_open_streams") == 0, "all streams ended")
             assert scraped(scraping, "infergate_draining") == 1
-            until(lambda: descriptors(harness.gateway.pid) <= held, "their descriptors are closed")
-        raw.send(GOOD[6:])
+            until(lambda: descriptors(harness.gateway.pid) <= held, "the descriptors are closed")
+        raw.send(FRAME[6:])
         assert error_in(raw) == ""
         assert raw.read_to_end() == b""
         harness.assert_stopped()
 
 
 async def check_drain(harness: Harness, raw: Client, scraping: Client) -> None:
-    """Check that all HTTP and gRPC requests are completed. Only the first six
-    bytes of the request on ``raw`` are sent here."""
+    """Drain the gateway, and check that all HTTP and gRPC requests are completed. On ``raw``, send
+    only the first six bytes of a request."""
     async with grpc.aio.insecure_channel(harness.gateway.grpc) as channel:
         assert await statuses(harness, channel) == [200, 200, 200, 1, 1]
-        idle, kept = Connection(harness.gateway.http), Connection(harness.gateway.http)
+        idle, busy = Connection(harness.gateway.http), Connection(harness.gateway.http)
         live = HttpRequest("GET", "/v2/health/live")
-        for each in (idle, kept):
+        for each in (idle, busy):
             assert (await each.send_request(live)).status == 200
         calls = [channel.stream_stream(STREAM)() for _ in range(STREAMS)]
-        for call in calls:  # the gateway may not have read the second request yet
+        for call in calls:  # the drain may begin before the second request is read
             await call.write(streamed("repeat", 40, 25))
             await call.write(streamed("repeat", 2, 1))
         await asyncio.gather(*(stream_values(call, 1) for call in calls))
         assert scraped(scraping, "infergate_open_streams") == STREAMS
         body = json.dumps({"IN": list(range(40)), "DELAY": [25] * 40}).encode()
         events = asyncio.create_task(
-            kept.send_request(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
+            busy.send_request(HttpRequest("POST", "/v2/models/repeat/generate_stream", body=[body]))
         )
-        raw.send(GOOD[:6])
+        raw.send(FRAME[:6])
         harness.terminate()
         await asyncio.to_thread(
             until, lambda: logged(harness.gateway, "draining"), "the drain begins"
@@ -149,7 +149,7 @@ async def check_drain(harness: Harness, raw: Client, scraping: Client) -> None:
             assert await call.code() is grpc.StatusCode.OK
         sent_over_http = bytes(join_parts((await events).body)).count(b"data: ")
         assert sent_over_http == 40
-        await kept.close()
+        await busy.close()
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])

@@ -24,7 +24,7 @@ transports_and_engines = pytest.mark.parametrize(("transport", "engine"), TRANSP
 
 
 @transports_and_engines
-async def test_one_of_three_is_killed_and_restarted(transport: str, engine: str) -> None:
+async def test_one_endpoint_of_three_is_killed_and_restarted(transport: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL, LOCAL) as servers:
         urls = [each.url(transport) for each in servers]
         async with gateway(transport, engine, urls, balance={"slow_start": "0s"}) as load:
@@ -42,12 +42,12 @@ async def test_one_of_three_is_killed_and_restarted(transport: str, engine: str)
                 stats = load.stats()[0]
                 assert (stats.down, stats.available) == (1, 0)
                 await load.wait_for_responses(60)
-                assert load.stats()[0].failed == stats.failed, "a request was sent"
+                assert load.stats()[0].failed == stats.failed, "a request was sent while down"
                 assert await load.metric("infergate_endpoint_addresses", 0, state="down") == 1
                 await servers[0].start()
                 await until(lambda: load.stats()[0].available == 1, "the endpoint is up again")
                 await until(
-                    lambda: load.stats()[0].ok > stats.ok + 10, "it receives requests again"
+                    lambda: load.stats()[0].ok > stats.ok + 10, "the endpoint is used again"
                 )
                 await load.wait_for_responses(60)
             assert sum(load.failed.values()) == broken
@@ -70,9 +70,9 @@ async def test_failures_eject_endpoints_without_health_checks(transport: str, en
             await servers[1].kill()
             async with load.callers(3):
                 await until(lambda: load.stats()[1].ejected == 1, "the endpoint is ejected")
-                await until(lambda: load.stats()[1].ejections >= 2, "it is ejected a second time")
+                await until(lambda: load.stats()[1].ejections >= 2, "the endpoint is ejected again")
                 await servers[1].start()
-                await until(lambda: load.stats()[1].ok > 10, "it receives requests again")
+                await until(lambda: load.stats()[1].ok > 10, "the endpoint is used again")
             assert not load.failed, "a request failed that had not been sent"
             assert await load.metric("infergate_endpoint_ejections_total", 1) >= 2
             assert await load.metric("infergate_endpoint_checks_total", 1) == 0
@@ -124,7 +124,7 @@ async def test_the_slow_endpoint_of_three_gets_fewer_requests(transport: str, en
 
 
 async def wait_for_readiness(ready: Callable[[], Awaitable[bool]], expected: bool) -> None:
-    """Wait until ``ready`` returns ``expected``, which is cached briefly."""
+    """Wait until ``ready`` returns ``expected``. Its result is cached briefly."""
     async with asyncio.timeout(SECONDS):
         while await ready() is not expected:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -173,7 +173,7 @@ async def test_a_single_endpoint_is_not_checked() -> None:
         assert not [t for t in asyncio.all_tasks() if "watching" in repr(t.get_coro())]
 
 
-# ---- names
+# ---- DNS names
 
 PODS = "pods.test"
 
@@ -193,7 +193,7 @@ async def test_pods_are_added_and_removed(
             first, second, third = (each.backend for each in pods)
             async with load.callers(4):
                 await until(
-                    lambda: min(first.inferences, second.inferences) > 10, "both receive requests"
+                    lambda: min(first.inferences, second.inferences) > 10, "both pods are in use"
                 )
                 assert third.inferences == 0
                 assert load.stats()[0].available == 2

@@ -14,7 +14,7 @@ import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults import frames
-from faults.low_limits import GOOD, PATH, body, head, message
+from faults.low_limits import PATH, VALID_BODY, body, head, message
 from faults.payloads import document, tensor
 from faults.peer import Answer, Backend, Client, get, post, scripted, silent
 from faults.rpc import Status, call, channel
@@ -87,8 +87,8 @@ def harness(running: Harness) -> Iterator[Harness]:
 
 
 @contextmanager
-def held(harness: Harness, size: int) -> Iterator[None]:
-    """Connect a client that is about to send a body of this size."""
+def announced_body(harness: Harness, size: int) -> Iterator[None]:
+    """Connect a client that announces a body of ``size`` bytes, and wait until it is admitted."""
     with Client(harness.gateway.http) as client:
         client.send(head(length=size) + b"{")
         until(
@@ -99,11 +99,11 @@ def held(harness: Harness, size: int) -> Iterator[None]:
 
 
 def test_requests_beyond_the_memory_budget_are_rejected(harness: Harness) -> None:
-    with held(harness, BYTES * 9 // 10):
+    with announced_body(harness, BYTES * 9 // 10):
         with refused_by(harness.gateway, "in_flight_bytes"):
-            refused = harness.http(LARGE)
-            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-            assert str(BYTES) in refused.error
+            answer = harness.http(LARGE)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert str(BYTES) in answer.error
         with refused_by(harness.gateway, "in_flight_bytes"):
             assert harness.chunked(LARGE).status == 503
         with refused_by(harness.gateway, "in_flight_bytes"):
@@ -112,9 +112,9 @@ def test_requests_beyond_the_memory_budget_are_rejected(harness: Harness) -> Non
             assert str(BYTES) in status.details
         with refused_by(harness.gateway, "in_flight_bytes"):
             assert str(BYTES) in harness.frame(LARGE_FRAME)
-        assert harness.http(GOOD).status == 200, "small requests are accepted"
+        assert harness.http(VALID_BODY).status == 200, "a small request was rejected"
         assert harness.grpc(10).code is grpc.StatusCode.OK
-        assert harness.frame(frames.GOOD) == ""
+        assert harness.frame(frames.FRAME) == ""
     until(
         lambda: metric(harness.gateway, "infergate_in_flight_bytes") == 0, "the memory is released"
     )
@@ -132,32 +132,30 @@ def test_requests_beyond_the_limit_in_flight_are_rejected(harness: Harness) -> N
         until(lambda: len(harness.depot.requests) == REQUESTS, "the requests are in progress")
         assert metric(harness.gateway, "infergate_in_flight_requests") == REQUESTS
         with refused_by(harness.gateway, "in_flight"):
-            refused = harness.http(GOOD)
-            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            answer = harness.http(VALID_BODY)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         with refused_by(harness.gateway, "in_flight"):
             assert harness.grpc(1).code is grpc.StatusCode.UNAVAILABLE
         with refused_by(harness.gateway, "in_flight"):
-            assert "limit of 3 requests" in harness.frame(frames.GOOD)
+            assert "limit of 3 requests" in harness.frame(frames.FRAME)
     until(lambda: metric(harness.gateway, "infergate_in_flight_requests") == 0, "the requests end")
-    assert harness.http(GOOD).status == 200
+    assert harness.http(VALID_BODY).status == 200
     assert harness.grpc(1).code is grpc.StatusCode.OK
-    assert harness.frame(frames.GOOD) == ""
+    assert harness.frame(frames.FRAME) == ""
 
 
 def test_many_more_requests_than_the_limit_are_served_or_rejected(harness: Harness) -> None:
-    """Each request is served, or rejected with a retry time."""
-
     def send_request(number: int) -> int:
-        return harness.http(GOOD if number % 2 else LARGE).status
+        return harness.http(VALID_BODY if number % 2 else LARGE).status
 
     limits = ("in_flight", "in_flight_bytes")
-    before = sum(_refused(harness, limit) for limit in limits)
+    before = sum(_rejections(harness, limit) for limit in limits)
     with ThreadPoolExecutor(16) as crowd:
         results = list(crowd.map(send_request, range(100)))
     assert set(results) <= {200, 503}
     assert 200 in results
-    assert sum(_refused(harness, limit) for limit in limits) == before + results.count(503)
+    assert sum(_rejections(harness, limit) for limit in limits) == before + results.count(503)
 
 
-def _refused(harness: Harness, limit: str) -> float:
+def _rejections(harness: Harness, limit: str) -> float:
     return metric(harness.gateway, "infergate_refused_requests_total", limit=limit)

@@ -1,5 +1,5 @@
-"""Tests valid requests with random changes. Each request gets a response that is not an internal
-error, and the process survives. Add failing inputs as examples to their test."""
+"""Tests valid requests with random changes, and random documents and messages. No response is an
+internal error, and the process survives. Add failing inputs as examples to their test."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Harness:
 def harness() -> Iterator[Harness]:
     with started_infergate(CONFIG) as gateway, channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, MESSAGES[0]).code is grpc.StatusCode.OK
-        with unharmed(gateway, lambda: http_status(gateway, *GOOD[0]) == 200):
+        with unharmed(gateway, lambda: http_status(gateway, *VALID_REQUESTS[0]) == 200):
             yield Harness(gateway, rpc_channel)
         assert_healthy(gateway)
         assert call(rpc_channel, MESSAGES[0]).code is grpc.StatusCode.OK
@@ -57,8 +57,7 @@ def harness() -> Iterator[Harness]:
 @pytest.fixture(autouse=True)
 def all_counted(harness: Harness) -> Iterator[None]:
     """Check that client errors are counted as client errors, and that no error is counted as
-    internal.
-    """
+    internal."""
     before = counted(harness.gateway, outcome="bad_request")
     yield
     assert counted(harness.gateway, outcome="bad_request") > before
@@ -91,7 +90,7 @@ _JSON = [
      "outputs": [{"name": "SCORES", "parameters": {"classification": 3}}]},
 ]  # fmt: skip
 _PATH = "/v2/models/identity/infer"
-GOOD: list[tuple[str, bytes, dict[str, str]]] = [
+VALID_REQUESTS: list[tuple[str, bytes, dict[str, str]]] = [
     (_PATH, _BINARY + b"abcdwxyz", {"Inference-Header-Content-Length": str(len(_BINARY))}),
     *((_PATH, json.dumps(each).encode(), {}) for each in _JSON[:4]),
     ("/v2/models/digits/infer", json.dumps(_JSON[4]).encode(), {}),
@@ -102,21 +101,21 @@ GOOD: list[tuple[str, bytes, dict[str, str]]] = [
 
 
 def _message(datatype: str, shape: list[int], raw: bytes) -> bytes:
-    result = pb.ModelInferRequest(model_name="identity", id="i", model_version="1")
-    result.parameters["p"].double_param = 0.5
+    request = pb.ModelInferRequest(model_name="identity", id="i", model_version="1")
+    request.parameters["p"].double_param = 0.5
     for name in ("INPUT0", "INPUT1"):
-        result.inputs.add(name=name, datatype=datatype, shape=shape)
-        result.raw_input_contents.append(raw)
-    result.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = 2
-    return bytes(result.SerializeToString())
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+        request.raw_input_contents.append(raw)
+    request.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = 2
+    return bytes(request.SerializeToString())
 
 
 def _typed() -> bytes:
-    result = pb.ModelInferRequest(model_name="simple")
+    request = pb.ModelInferRequest(model_name="simple")
     for name in ("INPUT0", "INPUT1"):
-        created = result.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        created = request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
         created.contents.int_contents.extend(range(-8, 8))
-    return bytes(result.SerializeToString())
+    return bytes(request.SerializeToString())
 
 
 MESSAGES = [
@@ -137,17 +136,17 @@ _PIECES = [
 
 
 @st.composite
-def corrupted(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
-    """Return one of ``wholes`` with a few pieces deleted, repeated or replaced."""
-    whole = draw(st.sampled_from(wholes))
+def corrupted(draw: st.DrawFn, originals: list[bytes]) -> bytes:
+    """Return one of ``originals`` with a few pieces deleted, repeated or replaced."""
+    data = draw(st.sampled_from(originals))
     for _ in range(draw(st.integers(1, 4))):
-        start = draw(st.integers(0, len(whole)))
-        end = min(len(whole), start + draw(st.integers(0, 20)))
+        start = draw(st.integers(0, len(data)))
+        end = min(len(data), start + draw(st.integers(0, 20)))
         piece = draw(
-            st.sampled_from(_PIECES) | st.binary(max_size=8) | st.just(whole[start:end] * 2)
+            st.sampled_from(_PIECES) | st.binary(max_size=8) | st.just(data[start:end] * 2)
         )
-        whole = whole[:start] + piece + whole[end:]
-    return whole
+        data = data[:start] + piece + data[end:]
+    return data
 
 
 def http_status(gateway: Infergate, path: str, body: bytes, headers: dict[str, str]) -> int:
@@ -163,7 +162,7 @@ def is_expected(status: int) -> bool:
 @FUZZ
 @given(st.data())
 def test_corrupted_http_bodies_are_handled(harness: Harness, data: st.DataObject) -> None:
-    path, body, headers = data.draw(st.sampled_from(GOOD))
+    path, body, headers = data.draw(st.sampled_from(VALID_REQUESTS))
     changed = data.draw(corrupted([body]))
     if "Inference-Header-Content-Length" in headers and data.draw(st.booleans()):
         headers = {"Inference-Header-Content-Length": str(data.draw(st.integers(0, 300)))}
@@ -188,10 +187,8 @@ def test_random_json_documents_are_handled(harness: Harness, document: object) -
 
 
 _REQUESTS = [
-    _post(
-        path, body, "Connection: close", *(f"{name}: {result}" for name, result in headers.items())
-    )
-    for path, body, headers in GOOD
+    _post(path, body, "Connection: close", *(f"{name}: {value}" for name, value in headers.items()))
+    for path, body, headers in VALID_REQUESTS
 ]
 
 
@@ -199,8 +196,7 @@ _REQUESTS = [
 @given(wire=corrupted(_REQUESTS))
 def test_corrupted_http_requests_are_handled(harness: Harness, wire: bytes) -> None:
     """The input is a complete request including its head. An incomplete request is abandoned after
-    a while.
-    """
+    a while."""
     with Client(harness.gateway.http) as client:
         client.send(wire)
         client.socket.settimeout(0.1)
@@ -229,17 +225,17 @@ def test_corrupted_messages_are_handled(harness: Harness, message: bytes, method
 @st.composite
 def infer_requests(draw: st.DrawFn) -> bytes:
     """Return a protobuf message that is well-formed, but rarely a valid request."""
-    result = pb.ModelInferRequest(model_name="identity")
-    result.raw_input_contents.extend(draw(st.lists(st.binary(max_size=24), max_size=3)))
+    request = pb.ModelInferRequest(model_name="identity")
+    request.raw_input_contents.extend(draw(st.lists(st.binary(max_size=24), max_size=3)))
     names = st.sampled_from(["INPUT0", "INPUT1"]) | st.text(max_size=3)
     for name in draw(st.lists(names, max_size=3)):
         datatypes = st.sampled_from(["FP32", "INT8", "BYTES", "BF16"]) | st.text(max_size=4)
         dimensions = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)
-        created = result.inputs.add(name=name, datatype=draw(datatypes))
+        created = request.inputs.add(name=name, datatype=draw(datatypes))
         created.shape.extend(draw(st.lists(dimensions, max_size=4)))
         elements = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)
         created.contents.int_contents.extend(draw(elements))
-    return bytes(result.SerializeToString())
+    return bytes(request.SerializeToString())
 
 
 @FUZZ

@@ -1,6 +1,6 @@
 """Tests broken or hostile clients of the gRPC port, with either engine. The process survives, other
-clients are served, and nothing remains. (test_h2_attacks tests the responses of infergate's own
-engine.)"""
+clients are served, and no resource remains in use. (test_h2_attacks tests the responses of
+infergate's own engine.)"""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ _PREFIXES = {
 }
 
 
-@pytest.mark.parametrize("wire", _PREFIXES)
-def test_non_grpc_input_ends_the_connection(gateway: LimitedGateway, wire: str) -> None:
-    reason = "tls" if wire == "TLS" else "protocol"
+@pytest.mark.parametrize("case", _PREFIXES)
+def test_non_grpc_input_ends_the_connection(gateway: LimitedGateway, case: str) -> None:
+    reason = "tls" if case == "TLS" else "protocol"
     with counted_rejection(gateway, reason), Client(gateway.grpc) as client:
-        client.send(_PREFIXES[wire])
+        client.send(_PREFIXES[case])
         client.socket.shutdown(1)
         client.read_to_end()
 
@@ -74,8 +74,8 @@ def test_non_grpc_input_ends_the_connection(gateway: LimitedGateway, wire: str) 
     "value", ["abc", "-5S", "", "5", "5x", "999999999999S", "1e3S", "99999999H"]
 )
 def test_a_bad_timeout_does_not_delay_the_response(gateway: LimitedGateway, value: str) -> None:
-    """There is a prompt response or error, because a timeout that cannot be parsed sets no
-    deadline."""
+    """A timeout that cannot be parsed sets no deadline: the gateway responds or rejects the call
+    promptly."""
     request = h2.request_headers(LIVE, ("grpc-timeout", value))
     with counted_or_released(gateway), Client(gateway.grpc) as client:
         hello(client)
@@ -97,7 +97,7 @@ def test_invalid_grpc_headers_are_rejected(
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message())))
         client.socket.shutdown(1)
         client.read_to_end()
-    if ENGINE == "own" and header[0] == "content-type":  # other requests are not gRPC calls
+    if ENGINE == "own" and header[0] == "content-type":  # the others end the stream without a call
         assert counted(gateway, outcome="bad_request") == before + 1
 
 
@@ -143,8 +143,8 @@ def test_calls_that_grpcio_leaves_open_end_with_the_connection(
     gateway: LimitedGateway, data: bytes
 ) -> None:
     """grpcio treats a truncated message as a call that was cancelled immediately, and sends no
-    status. For an invalid flag, it does not always send one. Correct clients send neither. Such a
-    call holds only a stream of its own connection."""
+    status. For an invalid flag, it does not always send a status. Such a call holds only a stream
+    of its own connection."""
     with releases_connections(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)
         client.send(_STREAM + h2.frame(h2.DATA, h2.END_STREAM, 1, data))

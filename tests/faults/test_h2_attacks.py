@@ -28,9 +28,9 @@ STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 
 
 @pytest.fixture
-def gateway(own: LimitedGateway) -> Iterator[LimitedGateway]:
-    with watch.unharmed(own, lambda: good(own)):
-        yield own
+def gateway(own_engine_gateway: LimitedGateway) -> Iterator[LimitedGateway]:
+    with watch.unharmed(own_engine_gateway, lambda: good(own_engine_gateway)):
+        yield own_engine_gateway
 
 
 def settings(*pairs: tuple[int, int]) -> bytes:
@@ -106,7 +106,7 @@ ATTACKS: dict[str, tuple[bytes, int]] = {
 }  # fmt: skip
 
 
-def goaway(client: Client) -> int:
+def goaway_code(client: Client) -> int:
     code = None
     with contextlib.suppress(EOFError, ConnectionError):
         for each in h2.frames(client.exactly):
@@ -133,7 +133,7 @@ def test_each_attack_ends_the_connection(gateway: LimitedGateway, attack: str) -
         with contextlib.suppress(OSError):
             client.socket.shutdown(socket.SHUT_WR)
         if len(data) < 100_000:  # unread bytes may reset the connection before GOAWAY arrives
-            assert goaway(client) == code
+            assert goaway_code(client) == code
         else:
             client.read_to_end()
 
@@ -233,9 +233,9 @@ def test_unfinished_messages_are_cancelled(gateway: LimitedGateway) -> None:
             if part:
                 client.send(h2.frame(h2.DATA, 0, number, part))
         good(gateway)
-        ended, left = ended_streams(client), set(numbers)
-        while left:
-            left.discard(next(ended))
+        ended, pending = ended_streams(client), set(numbers)
+        while pending:
+            pending.discard(next(ended))
         client.send(headers_frame(201) + h2.frame(h2.DATA, h2.END_STREAM, 201, _WHOLE))
         assert 201 in ended
 
@@ -282,8 +282,8 @@ def complete_frames(data: bytes) -> Iterator[h2.Frame]:
 
 
 def test_clients_that_disappear_without_a_fin_are_disconnected(gateway: LimitedGateway) -> None:
-    """Twenty clients open fifty streams each. If these stayed open, no stream would be left for
-    other clients."""
+    """Twenty clients open fifty streams each. If the streams stayed open, no stream would be left
+    for other clients."""
     before = watch.descriptors(gateway.pid)
     closed = watch.rises(gateway, "infergate_idle_connections_closed_total", listener="grpc")
     with closed, contextlib.ExitStack() as stack:

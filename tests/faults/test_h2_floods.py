@@ -49,7 +49,7 @@ _FLOODS = {
 
 
 _SHORT = {"WINDOW_UPDATE", "streams without end"}
-"""Floods that end a stream, or are rejected without charge."""
+"""Floods that end before they exceed the budget of the connection."""
 
 
 @pytest.mark.parametrize("flood", _FLOODS)

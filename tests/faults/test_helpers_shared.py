@@ -66,9 +66,9 @@ def attacked(gateway: Infergate) -> Iterator[list[Client]]:
 
 def test_long_messages_of_a_client_delay_another_client_briefly(gateway: Infergate) -> None:
     with attacked(gateway), rises(gateway, "infergate_helper_queue_seconds_count"):
-        waiting = metric(gateway, QUEUE)
+        before = metric(gateway, QUEUE)
         assert post(gateway.http, PATH, SHORT_REQUEST).status == 200
-        assert metric(gateway, QUEUE) >= waiting - 4
+        assert metric(gateway, QUEUE) >= before - 4
 
 
 def test_a_deadline_ends_the_wait_for_a_helper(gateway: Infergate) -> None:
@@ -81,10 +81,10 @@ def test_a_deadline_ends_the_wait_for_a_helper(gateway: Infergate) -> None:
 
 
 def test_disconnected_callers_do_not_wait_for_a_helper(gateway: Infergate) -> None:
-    handled = counted(gateway, outcome="ok")
+    before = counted(gateway, outcome="ok")
     with attacked(gateway) as clients:
         for client in clients:
             client.reset()
         until(lambda: metric(gateway, QUEUE) == 0, "no request waits")
         assert post(gateway.http, PATH, SHORT_REQUEST).status == 200
-    assert counted(gateway, outcome="ok") >= handled + 1
+    assert counted(gateway, outcome="ok") >= before + 1

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 from e2e.running import ENGINE
 from faults import frames, h2
-from faults.low_limits import GOOD, LimitedGateway, head
+from faults.low_limits import VALID_BODY, LimitedGateway, head
 from faults.peer import Client
 from faults.watch import releases_connections, rises
 
@@ -24,16 +24,16 @@ def test_idle_and_silent_connections_are_closed(gateway: LimitedGateway) -> None
         Client(gateway.raw) as silent_on_a_raw_socket,
         Client(gateway.admin) as silent_at_the_admin_listener,
     ):
-        after_a_request.send(head() + GOOD)
+        after_a_request.send(head() + VALID_BODY)
         assert after_a_request.answer().status == 200
-        after_a_frame.send(frames.GOOD)
+        after_a_frame.send(frames.FRAME)
         assert frames.error_in(after_a_frame) == ""
         silent_clients = (silent, silent_on_a_raw_socket, silent_at_the_admin_listener)
         for client in (after_a_request, after_a_frame, *silent_clients):
             assert client.read_to_end() == b""
 
 
-# ---- gRPC, whose library does not report them
+# ---- gRPC (grpcio does not report idle connections)
 
 
 def counted_close(
@@ -45,7 +45,7 @@ def counted_close(
 
 
 def test_grpc_connections_without_a_preface_are_closed(gateway: LimitedGateway) -> None:
-    """The gateway requires the preface, which is the start of HTTP/2."""
+    """The gateway requires the preface and SETTINGS, with which HTTP/2 begins."""
     refused = counted_close(gateway, "infergate_refused_requests_total", 3, limit="header_time")
     with refused, ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.grpc)) for _ in range(3)]

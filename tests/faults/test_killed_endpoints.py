@@ -53,9 +53,9 @@ routes: [{{model: simple, backend: ours}}]
 log: {{access: false}}
 """
 KILLED = 3
-"""The number of killed servers. All are killed, one at a time."""
+"""The number of servers. All are killed, one at a time."""
 CLIENTS = 4
-"""Clients of each kind."""
+"""The number of clients of each route and protocol."""
 MAX_NEW_CONNECTIONS = 40
 """Connections to three servers, for sixteen clients."""
 _SIXTEEN: dict[str, Any] = {"shape": [1, 16], "data": list(range(16))}
@@ -86,11 +86,11 @@ def triton(ports: Sequence[int]) -> AbstractContextManager[Process]:
 
 
 def message(route: str) -> bytes:
-    model_infer_request = pb.ModelInferRequest(model_name=route)
+    request = pb.ModelInferRequest(model_name=route)
     for name in ("INPUT0", "INPUT1"):
-        model_infer_request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
-        model_infer_request.raw_input_contents.append(struct.pack("<16i", *range(16)))
-    return bytes(model_infer_request.SerializeToString())
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        request.raw_input_contents.append(struct.pack("<16i", *range(16)))
+    return bytes(request.SerializeToString())
 
 
 class Load:
@@ -132,7 +132,7 @@ class Load:
         try:
             while not self._stop.wait(0.004):  # this makes enough load without using all CPU
                 self.responses[route, send_request()] += 1
-        except BaseException as error:  # noqa: BLE001 - it is raised where the test waits
+        except BaseException as error:  # noqa: BLE001 - wait_for_responses reports it
             self.broken.append(error)
 
     def __enter__(self) -> Self:
@@ -154,17 +154,17 @@ class Load:
             client.socket.close()
 
     @property
-    def good(self) -> int:
+    def served(self) -> int:
         return min(self.responses["twice", "ok"], self.responses["once", "ok"])
 
     def wait_for_responses(self, more: int) -> None:
         """Wait for ``more`` further successful responses of each kind."""
-        target = self.good + more
-        until(lambda: bool(self.broken) or self.good >= target, "requests are served")
+        target = self.served + more
+        until(lambda: bool(self.broken) or self.served >= target, "requests are served")
         assert not self.broken
 
 
-@pytest.mark.peers  # this starts seven processes, or many more
+@pytest.mark.peers  # the test starts seven processes, with Triton many more
 @pytest.mark.parametrize("transport", ["rest", "grpc"])
 @pytest.mark.parametrize(
     ("profile", "server"),
@@ -195,9 +195,10 @@ def test_servers_are_killed_in_sequence_under_load(
                 os.killpg(servers[index].pid, signal.SIGKILL)
                 load.wait_for_responses(100)
                 servers[index] = stack.enter_context(server(ports[index]))
-                seen = _requests(gateway, index)
+                before = _requests(gateway, index)
                 until(
-                    lambda s=seen, i=index: _requests(gateway, i) > s, "it receives requests again"
+                    lambda n=before, i=index: _requests(gateway, i) > n,
+                    "the server receives requests again",
                 )  # type: ignore[misc]
                 load.wait_for_responses(50)
         assert not load.broken
@@ -206,10 +207,10 @@ def test_servers_are_killed_in_sequence_under_load(
         # A connection to a killed server fails at most one request, and the pool has at most one
         # connection for each client. There are four kinds of clients.
         assert sum(failed.values()) <= KILLED * 4 * CLIENTS, failed
-        for _, words in failed:
-            assert words.startswith(("502 ", "INTERNAL "))
-            assert "backend 'three': the backend" in words
-            assert "closed the connection" in words or "is incomplete" in words
+        for _, error in failed:
+            assert error.startswith(("502 ", "INTERNAL "))
+            assert "backend 'three': the backend" in error
+            assert "closed the connection" in error or "is incomplete" in error
         assert counted(gateway, route="twice", outcome="ok") == load.responses["twice", "ok"]
         assert logged_bugs(gateway) == ""
 

@@ -123,7 +123,7 @@ class Load:
 
 
 async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
-    """The memory and descriptors of the supervisor and of the replacing worker are checked."""
+    """Afterwards, a worker that crashes repeatedly and a killed supervisor are tested."""
     with several() as running:
         supervisor_fds, worker_fds = (
             descriptors(running.pid),
@@ -149,24 +149,24 @@ async def kill_a_worker(running: Infergate) -> int:
     load = Load(running)
     await load.begin()
     other, killed = sorted(workers(running), key=connections)
-    counted = requests(running)
-    assert 0 < counted <= sum(each.responses for each in load.over_http) + CONNECTIONS
-    cut = connections(killed)
-    cut_over_http = connections(killed, [each.port for each in load.over_http])
-    assert cut >= CONNECTIONS
+    counted_before = requests(running)
+    assert 0 < counted_before <= sum(each.responses for each in load.over_http) + CONNECTIONS
+    lost = connections(killed)
+    lost_http = connections(killed, [each.port for each in load.over_http])
+    assert lost >= CONNECTIONS
     kill(killed)
     await load.wait_for_responses(20)
     counters = (*load.over_http, *load.over_grpc)
     disconnected = [each for each in counters if each.lost]
     # gRPC reconnects unnoticed if no call is in progress.
-    assert len(disconnected) <= cut, counters
-    assert [len(each.lost) for each in load.over_http if each.lost] == [1] * cut_over_http, counters
-    await asyncio.to_thread(until, lambda: is_ready(running), "another worker serves")
+    assert len(disconnected) <= lost, counters
+    assert [len(each.lost) for each in load.over_http if each.lost] == [1] * lost_http, counters
+    await asyncio.to_thread(until, lambda: is_ready(running), "the replacing worker is ready")
     assert other in workers(running)
     assert metric(running, "infergate_workers") == 2
     assert metric(running, "infergate_worker_restarts_total") == 1
     await load.end()
-    assert requests(running) > counted  # the last metrics of the killed worker are kept
+    assert requests(running) > counted_before  # the last metrics of the killed worker are kept
     assert [each for each in counters if each.lost] == disconnected
     assert event_kinds(running) == ["worker_started", "worker_ended", "start"]
     return other

@@ -1,6 +1,6 @@
 """Tests legacy servers that crash, close without a response or send invalid responses. Clients of
-all four protocols get an error that names the cause, no inference is sent twice, and other clients
-are served meanwhile."""
+all four protocols get an error with the cause or the backend's name, no inference is sent twice,
+and other clients are served meanwhile."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ from faults.legacy import (
     OldRpcServer,
     Outcome,
     ProtocolClients,
-    good_message,
-    good_status,
-    http_rejection,
+    http_outcome,
     ok_header,
     ok_response,
     old_http,
@@ -45,6 +43,8 @@ from faults.legacy import (
     output_header,
     request_status,
     status,
+    valid_message,
+    valid_status,
     write,
 )
 from faults.payloads import document, tensor
@@ -78,7 +78,7 @@ EXPECTED: dict[str, tuple[int, str, str]] = {
     "unsupported": (501, "UNIMPLEMENTED", "UNSUPPORTED"),
 }
 """Each outcome over V2 REST, over V2 gRPC and in a legacy RequestStatus."""
-GOOD = {"v2-rest": 200, "v2-grpc": "OK", "trtis-http": "SUCCESS", "trtis-grpc": "SUCCESS"}
+SUCCESS_CODES = {"v2-rest": 200, "v2-grpc": "OK", "trtis-http": "SUCCESS", "trtis-grpc": "SUCCESS"}
 RELAYED = re.compile(
     "SHAPE|it broke|busy|not that|unknown model|and no message|the backend responded"
     "|cannot parse the request"
@@ -93,7 +93,7 @@ def code_of(protocol: str, kind: str) -> int | str:
 
 def check_inference(clients: ProtocolClients, protocol: str, model: str) -> None:
     result = clients.send_request(protocol, model)
-    assert result.code == GOOD[protocol], result
+    assert result.code == SUCCESS_CODES[protocol], result
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,15 @@ class Harness:
     pool: ThreadPoolExecutor
 
     def fails(self, model: str, kind: str, *, requests: int = 1) -> None:
-        """Check that ``model`` fails with this outcome in every protocol. For each protocol, the
-        server receives ``requests`` requests."""
+        """Check that ``model`` fails with the outcome ``kind`` in every protocol. The server must
+        receive ``requests`` requests for each protocol."""
         backend: Any = self.http if model.startswith("http.") else self.rpc
         name = "depot" if model.startswith("http.") else "shop"
         for _ in range(10):  # on a busy machine, any request may take longer than the timeout
             before = len(backend.requests)
             outcomes = counted(self.gateway, outcome=kind, backend=name)
             late = counted(self.gateway, outcome="timeout")
-            results = self.all(model)
+            results = self.send_to_all(model)
             if kind == "timeout" or counted(self.gateway, outcome="timeout") == late:
                 break
         for protocol, result in zip(PROTOCOLS, results, strict=True):
@@ -124,22 +124,22 @@ class Harness:
         assert counted(self.gateway, outcome=kind, backend=name) == outcomes + len(PROTOCOLS)
         check_inference(self.clients, "v2-rest", "simple")
 
-    def all(self, model: str) -> list[Outcome]:
+    def send_to_all(self, model: str) -> list[Outcome]:
         return list(self.pool.map(self.clients.send_request, PROTOCOLS, [model] * len(PROTOCOLS)))
 
     def serves(self, model: str) -> None:
         for _ in range(10):  # on a busy machine, any request may take longer than the timeout
             late = counted(self.gateway, outcome="timeout")
-            results = self.all(model)
+            results = self.send_to_all(model)
             if counted(self.gateway, outcome="timeout") == late:
                 break
         for protocol, result in zip(PROTOCOLS, results, strict=True):
-            assert result.code == GOOD[protocol], result
+            assert result.code == SUCCESS_CODES[protocol], result
 
 
 def start_a_helper(gateway: Infergate) -> None:
-    """Start the helper process that reads long headers. Its start may take longer than the routes'
-    timeout."""
+    """Start the helper process that reads long headers, because its start may take longer than the
+    timeout of the routes."""
     long = b'{"x":"%b"}' % (b"x" * 300_000)
     assert post(gateway.http, "/v2/models/simple/infer", long).status == 400
 
@@ -180,7 +180,7 @@ def refuses(code: str, msg: str = "", line: str = "400 Bad Request") -> Action:
 
 
 def bare(line: str) -> Action:
-    """Return a response without NV-Status."""
+    """Return an action that sends a response without NV-Status."""
     return write(old_response(b"", line=line, status=""))
 
 
@@ -199,8 +199,8 @@ HTTP: dict[str, tuple[str, Action]] = {
     "closed in NV-InferResponse": ("backend_garbage", write(WHOLE[:90], then=Connection.cut)),
     "closed in the body": ("backend_garbage", write(WHOLE[:-99], then=Connection.cut)),
     # The server responds with an error. (unit/codecs/trtis/test_trtis_backend.py has more.)
-    "a bare 400": ("bad_request", bare("400 Bad Request")),
-    "a bare 405": ("backend_garbage", bare("405 Not Allowed")),
+    "400 without NV-Status": ("bad_request", bare("400 Bad Request")),
+    "405 without NV-Status": ("backend_garbage", bare("405 Not Allowed")),
     "no NV-Status": ("backend_garbage", write(old_response(BODY, status="", header=ok_header()))),
     "INVALID_ARG": ("bad_request", refuses("INVALID_ARG", "SHAPE")),
     "an error without a message": ("bad_request", refuses("INVALID_ARG")),
@@ -221,7 +221,7 @@ HTTP: dict[str, tuple[str, Action]] = {
     "dimensions whose product overflows": (
         "backend_garbage", headed(ok_header(OUTPUTS[0], output_header("OUTPUT1", [2**62, 2**62]))),
     ),
-    "a size of 2^64": (
+    "a size of 2^64 - 1": (
         "backend_garbage", headed(ok_header(OUTPUTS[0], output_header("OUTPUT1", [16], 2**64 - 1))),
     ),
     "a body shorter than the outputs": ("backend_garbage", headed(ok_header(), BODY[:-1])),
@@ -239,13 +239,13 @@ def test_faulty_http_responses_are_reported(harness: Harness, fault: str) -> Non
     harness.serves("http.m")
 
 
-def _long(size: int) -> str:
-    result = (
+def _padded_header(size: int) -> str:
+    text = (
         "model_name: 'm', model_version: 1; batch_size: 1"
         " output < name: 'OUTPUT0' raw: { dims: [16] batch_byte_size: 0x40 } >"
         " output { name: 'OUTPUT1' raw { dims: 16 batch_byte_size: 64 } } #"
     )
-    return result.ljust(size, "x")
+    return text.ljust(size, "x")
 
 
 CHUNKED = {"Content-Length": "", "Transfer-Encoding": "chunked"}
@@ -261,15 +261,15 @@ UNUSUAL = {
     "with the name of another model": old_response(
         BODY, header=ok_header(model_name="x", model_version=3)
     ),
-    "with another text format": old_response(BODY, header=_long(0)),
-    "with a header of 8 KB": old_response(BODY, header=_long(8_000)),
+    "with another text format": old_response(BODY, header=_padded_header(0)),
+    "with a header of 8 KB": old_response(BODY, header=_padded_header(8_000)),
     "after an interim response": b"HTTP/1.1 100 Continue\r\n\r\n" + WHOLE,
 }
 
 
-@pytest.mark.parametrize("result", UNUSUAL)
-def test_unusual_valid_http_responses_are_accepted(harness: Harness, result: str) -> None:
-    harness.http.use(old_http(write(UNUSUAL[result])))
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_unusual_valid_http_responses_are_accepted(harness: Harness, case: str) -> None:
+    harness.http.use(old_http(write(UNUSUAL[case])))
     harness.serves("http.m")
     outputs = json.loads(harness.clients.send_request("v2-rest", "http.m").body)["outputs"]
     assert {each["name"]: each["data"] for each in outputs} == {
@@ -292,29 +292,29 @@ def test_bytes_after_an_http_response_are_not_the_next_response(harness: Harness
 # ---- inferences over gRPC --------------------------------------------------------------------
 
 
-def refused(code: str, msg: str = "") -> bytes:
-    result = OLD.InferResponse(request_status=request_status(code, msg))
-    result.meta_data.id = 7
-    return bytes(result.SerializeToString())
+def rejection(code: str, msg: str = "") -> bytes:
+    response = OLD.InferResponse(request_status=request_status(code, msg))
+    response.meta_data.id = 7
+    return bytes(response.SerializeToString())
 
 
 RPC: dict[str, tuple[str, bytes]] = {
     "bytes that are not protobuf": ("backend_garbage", b"\x0b\xff"),
     "no bytes": ("backend_garbage", b""),
-    "no status": ("backend_garbage", good_message(request_status=None)),
+    "no status": ("backend_garbage", valid_message(request_status=None)),
     "an unknown code": ("backend_error", b"\x0a\x02\x08\x63"),
-    "INVALID_ARG": ("bad_request", refused("INVALID_ARG", "SHAPE")),
-    "an error without a message": ("bad_request", refused("INVALID_ARG")),
-    "INTERNAL": ("backend_error", refused("INTERNAL", "it broke")),
-    "UNAVAILABLE": ("no_backend", refused("UNAVAILABLE", "busy")),
-    "an unknown model": ("not_found", refused("UNAVAILABLE", "Request for unknown model: 'm'")),
-    "no header": ("backend_garbage", good_message(meta_data=None)),
-    "no data": ("backend_garbage", good_message(raw_output=None)),
-    "data for one of two outputs": ("backend_garbage", good_message(raw_output=[SUM])),
-    "truncated data": ("backend_garbage", good_message(raw_output=[SUM, DIFFERENCE[:-1]])),
+    "INVALID_ARG": ("bad_request", rejection("INVALID_ARG", "SHAPE")),
+    "an error without a message": ("bad_request", rejection("INVALID_ARG")),
+    "INTERNAL": ("backend_error", rejection("INTERNAL", "it broke")),
+    "UNAVAILABLE": ("no_backend", rejection("UNAVAILABLE", "busy")),
+    "an unknown model": ("not_found", rejection("UNAVAILABLE", "Request for unknown model: 'm'")),
+    "no header": ("backend_garbage", valid_message(meta_data=None)),
+    "no data": ("backend_garbage", valid_message(raw_output=None)),
+    "data for one of two outputs": ("backend_garbage", valid_message(raw_output=[SUM])),
+    "truncated data": ("backend_garbage", valid_message(raw_output=[SUM, DIFFERENCE[:-1]])),
     "another shape": (
         "backend_garbage",
-        good_message(meta_data=ok_header(OUTPUTS[0], output_header("OUTPUT1", [17]))),
+        valid_message(meta_data=ok_header(OUTPUTS[0], output_header("OUTPUT1", [17]))),
     ),
 }  # fmt: skip
 CODES = {
@@ -330,7 +330,7 @@ def test_faulty_grpc_responses_are_reported(harness: Harness, fault: str) -> Non
     kind, message = RPC[fault]
     harness.rpc.infer = lambda _message, _context: message
     harness.fails("grpc.m", kind)
-    harness.rpc.infer = lambda _message, _context: good_message()
+    harness.rpc.infer = lambda _message, _context: valid_message()
     harness.serves("grpc.m")
 
 
@@ -344,15 +344,15 @@ def test_grpc_status_codes_are_translated(harness: Harness, code: str) -> None:
 
     harness.rpc.infer = infer
     harness.fails("grpc.m", CODES[code])
-    harness.rpc.infer = lambda _message, _context: good_message()
+    harness.rpc.infer = lambda _message, _context: valid_message()
 
 
 def test_grpc_outputs_in_another_order_are_sorted(harness: Harness) -> None:
-    message = good_message(meta_data=ok_header(*OUTPUTS[::-1]), raw_output=[DIFFERENCE, SUM])
+    message = valid_message(meta_data=ok_header(*OUTPUTS[::-1]), raw_output=[DIFFERENCE, SUM])
     harness.rpc.infer = lambda _message, _context: message
     for protocol in PROTOCOLS[2:]:
         assert harness.clients.send_request(protocol, "grpc.m").body.startswith(BODY)
-    harness.rpc.infer = lambda _message, _context: good_message()
+    harness.rpc.infer = lambda _message, _context: valid_message()
 
 
 # ---- statuses that do not describe the model -------------------------------------------------
@@ -371,7 +371,7 @@ HTTP_STATUS: dict[str, tuple[str, bytes]] = {
 
 @pytest.mark.parametrize("fault", HTTP_STATUS)
 def test_faulty_http_statuses_are_reported(harness: Harness, fault: str) -> None:
-    """No inference is sent, and the result is not cached."""
+    """No inference is sent, and the error is not cached."""
     kind, message = HTTP_STATUS[fault]
     model = f"http.{list(HTTP_STATUS).index(fault)}"
     harness.http.use(old_http(GOOD_HTTP, message))
@@ -380,9 +380,9 @@ def test_faulty_http_statuses_are_reported(harness: Harness, fault: str) -> None
     harness.serves(model)
 
 
-def status_response(**result: Any) -> bytes:
-    whole = {"request_status": request_status(), **result}
-    return bytes(OLD.StatusResponse(**whole).SerializeToString())
+def status_response(**fields: Any) -> bytes:
+    members = {"request_status": request_status(), **fields}
+    return bytes(OLD.StatusResponse(**members).SerializeToString())
 
 
 RPC_STATUS: dict[str, tuple[str, bytes]] = {
@@ -400,7 +400,7 @@ def test_faulty_grpc_statuses_are_reported(harness: Harness, fault: str) -> None
     model = f"grpc.{list(RPC_STATUS).index(fault)}"
     harness.rpc.status = lambda _message, _context: message
     harness.fails(model, kind, requests=0)
-    harness.rpc.status = lambda message, _context: good_status(message)
+    harness.rpc.status = lambda message, _context: valid_status(message)
     harness.serves(model)
 
 
@@ -436,7 +436,7 @@ def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
     harness.serves("http.m")
 
 
-# ---- the test server with its hazards --------------------------------------------------------
+# ---- the legacy test server with a hazard -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -449,8 +449,8 @@ class Pair:
 
     def requests(self, part: str) -> list[dict[str, str]]:
         """Return the headers of the HTTP requests whose target contains ``part``."""
-        result = [each for each in self.server.requests() if part in each.get("target", "")]
-        return [{name.lower(): value for name, value in each["headers"]} for each in result]
+        matching = [each for each in self.server.requests() if part in each.get("target", "")]
+        return [{name.lower(): value for name, value in each["headers"]} for each in matching]
 
     def serves(self, *models: str) -> None:
         for model in models or ("http.simple", "grpc.simple", "simple"):
@@ -459,7 +459,7 @@ class Pair:
 
 
 CROWD = 9
-"""Connections to the two servers for the concurrent requests."""
+"""Number of connections to the two servers for the concurrent requests."""
 
 
 @contextlib.contextmanager
@@ -504,7 +504,7 @@ DOCUMENT = document(
 def test_a_chunked_request_is_sent_with_its_length(
     hazardous: Pair, path: str, header: str, body: bytes
 ) -> None:
-    """The server crashes without sending a status."""
+    """The server would crash on a chunked request."""
     lines = f"POST {path} HTTP/1.1\r\nHost: x\r\n{header}\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     with Client(hazardous.gateway.http) as client:
@@ -517,7 +517,7 @@ def test_a_chunked_request_is_sent_with_its_length(
     hazardous.serves()
 
 
-def test_a_request_without_its_header_is_not_sent(hazardous: Pair) -> None:
+def test_a_request_without_nv_infer_request_is_not_sent(hazardous: Pair) -> None:
     before = len(hazardous.requests("/api/infer/"))
     answer = post(hazardous.gateway.http, "/api/infer/http.simple", NUMBERS)
     assert answer.status == 400
@@ -526,20 +526,20 @@ def test_a_request_without_its_header_is_not_sent(hazardous: Pair) -> None:
     hazardous.serves()
 
 
-@pytest.mark.parametrize("change", [NUMBERS[:-4], NUMBERS + b"more", b""])
-def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> None:
-    """The server may close the connection without a response."""
+@pytest.mark.parametrize("body", [NUMBERS[:-4], NUMBERS + b"more", b""])
+def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, body: bytes) -> None:
+    """The server might close the connection without a response."""
     hazardous.serves()
     before = len(hazardous.requests("/api/infer/"))
-    result = http_rejection(old_post(hazardous.gateway.http, "http.simple", SIMPLE, change))
-    assert result.code == "INVALID_ARG"
-    assert "for model 'http.simple'" in result.error
+    outcome = http_outcome(old_post(hazardous.gateway.http, "http.simple", SIMPLE, body))
+    assert outcome.code == "INVALID_ARG"
+    assert "for model 'http.simple'" in outcome.error
     assert len(hazardous.requests("/api/infer/")) == before
     hazardous.serves()
 
 
 def test_requests_to_a_legacy_server_are_never_pipelined(hazardous: Pair) -> None:
-    """The server loses pipelined requests. The gateway's clients all get responses."""
+    """The server loses pipelined requests. All clients of the gateway get responses."""
     request = b"GET /v2/models/http.simple/ready HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(hazardous.gateway.http) as client, ThreadPoolExecutor(8) as pool:
         client.send(request * 20)
@@ -565,7 +565,7 @@ def test_a_name_that_is_too_long_for_the_server_is_not_sent(hazardous: Pair) -> 
 
 
 @pytest.mark.parametrize("backend", ["http", "grpc"])
-def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None:
+def test_class_labels_up_to_the_header_limit_are_returned(hazardous: Pair, backend: str) -> None:
     """900 classes take 45 KB of NV-InferResponse, 1800 take as much as real clients accept, and
     2700 take more."""
     scores = np.arange(3000, dtype=np.float32).reshape(3, 1000)
@@ -599,7 +599,7 @@ def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None
 
 @pytest.mark.parametrize("backend", ["http", "grpc"])
 @pytest.mark.parametrize("form", ["text", "binary"])
-def test_large_response_headers_for_legacy_clients(
+def test_legacy_clients_get_headers_up_to_their_limit(
     hazardous: Pair, backend: str, form: str
 ) -> None:
     """The gateway returns an error if the header would exceed the limit of the client library."""
@@ -610,18 +610,17 @@ def test_large_response_headers_for_legacy_clients(
         path = f"/api/infer/{backend}.classify_many?format={form}"
         headers = {"NV-InferRequest": request}
         answer = post(hazardous.gateway.http, path, data[: 4000 * batch], headers)
-        result = answer.headers["nv-inferresponse"]
+        header = answer.headers["nv-inferresponse"]
         assert answer.status == (200 if batch == 2 else 400), answer.headers["nv-status"]
-        assert (result.count("label: ") == 1800) == (batch == 2)
-        assert (len(result) > 64 * 1024) == (batch == 2)
+        assert (header.count("label: ") == 1800) == (batch == 2)
+        assert (len(header) > 64 * 1024) == (batch == 2)
     if backend == "grpc":
         assert "request fewer classes" in answer.headers["nv-status"]
     hazardous.serves()
 
 
-def test_a_server_that_crashes_and_restarts() -> None:
-    """Requests are sent while the server responds, while it is down, and when it is back. They use
-    new connections."""
+def test_requests_succeed_after_a_crashed_server_restarts() -> None:
+    """Requests are sent while the server crashes, while it is down, and after its restart."""
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
     models = [f"{backend}.simple" for backend in ("http", "grpc")]
@@ -645,15 +644,15 @@ def test_a_server_that_crashes_and_restarts() -> None:
         with started_legacy(ports=ports):
             for protocol, model in requests:
                 until(
-                    lambda p=protocol, m=model: clients.send_request(p, m).code == GOOD[p],  # type: ignore[misc]
+                    lambda p=protocol, m=model: clients.send_request(p, m).code == SUCCESS_CODES[p],  # type: ignore[misc]
                     "the gateway is connected again",
                 )
 
 
 BROKEN_CALL = ("backend_garbage", "connect", "no_backend")
-"""The outcome of a call whose connection breaks, as grpcio reports it."""
+"""The possible outcomes of a gRPC call whose connection breaks."""
 
 
 def _inferences(server: LegacyServer) -> int:
-    requests = [str(result.get("target") or result.get("rpc")) for result in server.requests()]
+    requests = [str(each.get("target") or each.get("rpc")) for each in server.requests()]
     return sum("/api/infer/" in each or each.endswith("/Infer") for each in requests)

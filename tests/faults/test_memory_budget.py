@@ -1,6 +1,6 @@
-"""Tests short requests that make the gateway hold much memory. The memory is counted in
-``limits.in_flight_bytes`` before it is allocated, rejected beyond that limit, and released within
-seconds. Other clients are served in this time."""
+"""Tests short requests that make the gateway hold much memory. The memory is counted
+before it is allocated, requests beyond ``limits.in_flight_bytes`` are rejected, and the memory is
+released within seconds. Other clients are served meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import watch
-from faults.low_limits import GOOD, PATH, head, message
+from faults.low_limits import PATH, VALID_BODY, head, message
 from faults.peer import Backend, Client, Connection, post, scripted, silent
 from faults.rpc import INFER, call, channel
 
@@ -60,15 +60,15 @@ def chatty(connection: Connection, backend: Backend) -> None:
     connection.wait_closed()
 
 
-def request(shape: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
-    """Return a request with zeros of ``datatype`` for the embedded identity. It is compressed;
-    ``binary`` selects the form of the response."""
-    tensor = {"name": "INPUT0", "datatype": datatype, "shape": [shape],
-              "parameters": {"binary_data_size": shape}}  # fmt: skip
+def request(count: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
+    """Return a compressed request with ``count`` zeros, whose path is a placeholder. ``binary``
+    selects the form of the response."""
+    tensor = {"name": "INPUT0", "datatype": datatype, "shape": [count],
+              "parameters": {"binary_data_size": count}}  # fmt: skip
     document = json.dumps(
         {"inputs": [tensor], "parameters": {"binary_data_output": binary}}
     ).encode()
-    body = gzip.compress(document + bytes(shape))
+    body = gzip.compress(document + bytes(count))
     length = f"Inference-Header-Content-Length: {len(document)}"
     return head(GZIP, length, length=len(body), path="{path}") + body
 
@@ -92,7 +92,7 @@ class Harness:
     def good(self) -> bool:
         with channel(self.gateway.grpc) as rpc_channel:
             rpc = call(rpc_channel, message(10)).code
-        return post(self.gateway.http, PATH, GOOD).status == 200 and rpc is grpc.StatusCode.OK
+        return post(self.gateway.http, PATH, VALID_BODY).status == 200 and rpc is grpc.StatusCode.OK
 
     def held(self) -> float:
         return watch.metric(self.gateway, "infergate_in_flight_bytes")
@@ -107,14 +107,14 @@ class Harness:
         return watch.metric(self.gateway, READERS, reason="slow_reader")
 
     def is_full(self, rejections: float, cut_off: float) -> bool:
-        """Return whether memory has been short since then, because a response was rejected or a
-        slow reader was disconnected."""
+        """Return whether a request was rejected or a slow reader was disconnected after the
+        counters had these values."""
         return self.rejections() > rejections or self.cut_off() > cut_off
 
     def waits(self, held: float) -> bool:
         """Return whether another response waits for its reader, and no request is in progress."""
-        rest = watch.metric(self.gateway, "infergate_in_flight_requests") == 0
-        return rest and self.held() >= held + watch.MIB
+        is_idle = watch.metric(self.gateway, "infergate_in_flight_requests") == 0
+        return is_idle and self.held() >= held + watch.MIB
 
     def memory(self) -> int:
         pids = [self.gateway.pid, *watch.children(self.gateway.pid)]
@@ -172,14 +172,14 @@ def test_requests_waiting_for_a_silent_backend_are_counted(harness: Harness, mod
 def test_grpc_requests_waiting_for_a_silent_backend_are_counted(
     harness: Harness, model: str
 ) -> None:
-    result = pb.ModelInferRequest(model_name=model)
-    result.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * watch.MIB])
-    result.raw_input_contents.append(bytes(8 * watch.MIB))
+    message = pb.ModelInferRequest(model_name=model)
+    message.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * watch.MIB])
+    message.raw_input_contents.append(bytes(8 * watch.MIB))
     with channel(harness.gateway.grpc) as rpc_channel:
         send_request = rpc_channel.unary_unary(INFER)
         with watch.refused_by(harness.gateway, "in_flight_bytes"):
             calls = [
-                send_request.future(result.SerializeToString(), compression=grpc.Compression.Gzip)
+                send_request.future(message.SerializeToString(), compression=grpc.Compression.Gzip)
                 for _ in range(CROWD)
             ]
         watch.until(lambda: harness.held() >= BUDGET / 2, "much memory is held")
@@ -220,7 +220,7 @@ def _is_accepted(client: Client, data: bytes) -> bool:
 
 
 def test_a_response_over_the_body_limit_is_rejected(harness: Harness) -> None:
-    """A KB whose response would have about 20 MiB."""
+    """The request has a few KB, and its response would have 24 MiB."""
     with watch.refused_by(harness.gateway, "body"), Client(harness.gateway.http) as client:
         client.send(request_to("identity", request(4 * watch.MIB, "BOOL")))
         answer = client.answer()

@@ -1,5 +1,5 @@
-"""Tests reloads that fail, and reloads that change the listeners. Connected clients are served all
-the time."""
+"""Tests reloads that fail or change the listeners, and the signals and file changes that cause
+reloads. Connected clients are served all the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
-from faults.frames import GOOD, error_in
+from faults.frames import FRAME, error_in
 from faults.peer import Client, get, post
 from faults.watch import (
     closes_descriptors,
@@ -162,25 +162,25 @@ def add_and_remove_listeners(harness: Harness) -> None:
     harness.file.write_text(harness.with_listeners(f"  graphpipe: [{more}, {frames}]"))
     assert harness.reload()[0] == 200
     with Client(f"127.0.0.1:{raw}") as client:
-        client.send(GOOD)
+        client.send(FRAME)
         assert error_in(client) == ""
-        # The other listener is removed, so that this listener has another name. Its connection
-        # stays open.
+        # Removing the other listener changes the name of this listener, whose connection stays
+        # open.
         harness.file.write_text(harness.with_listeners(f"  graphpipe: [{frames}]"))
         assert harness.reload()[0] == 200
-        client.send(GOOD)
+        client.send(FRAME)
         assert error_in(client) == ""
         with pytest.raises(ConnectionRefusedError):
             Client(f"127.0.0.1:{other}")
         # Requests in progress on a removed listener are completed.
-        client.send(GOOD[:6])
+        client.send(FRAME[:6])
         until(
             lambda: "infergate_in_flight_requests 1.0" in harness.gateway.metrics(),
             "the request is in progress",
         )
         harness.file.write_text(harness.first.replace(harness.gateway.grpc, f"127.0.0.1:{grpc}"))
         assert harness.reload()[0] == 200
-        client.send(GOOD[6:])
+        client.send(FRAME[6:])
         assert error_in(client) == ""
         assert client.read_to_end() == b""
     with socket.create_connection(("127.0.0.1", grpc)):
@@ -192,12 +192,12 @@ def add_and_remove_listeners(harness: Harness) -> None:
     [
         ("engine: own", "engine: compat", "engine: changing 'own' to 'compat' requires a restart"),
         ("helpers: 0", "helpers: 0\nworkers: 2", "workers: changing 1 to 2 requires a restart"),
-        ("helpers: 0", "limits: {body: 1KiB}\nhelpers: 0", ""),
+        ("helpers: 0", "limits: {body: 1KiB}\nhelpers: 0", ""),  # supported by the own engine
     ],
 )
 def test_unsupported_changes_are_rejected(harness: Harness, old: str, new: str, error: str) -> None:
-    compat = "engine: compat" in harness.first
-    if compat:
+    is_compat = "engine: compat" in harness.first
+    if is_compat:
         old, new = old.replace("own", "compat"), new.replace("compat", "own")
         error = error.replace("changing 'own' to 'compat'", "changing 'compat' to 'own'")
         error = error or "listeners.grpc: changing limits.body on"
@@ -272,7 +272,7 @@ def check_signals_and_files(harness: Harness) -> None:
 
 
 @contextmanager
-def started_file(file: Path, ports: list[int]) -> Iterator[Infergate]:
+def started_from_file(file: Path, ports: list[int]) -> Iterator[Infergate]:
     argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]
     launch = Launch("infergate", argv, dict(os.environ), ports, ready="/healthz")
     with started(lambda _: launch) as running:
@@ -281,8 +281,8 @@ def started_file(file: Path, ports: list[int]) -> Iterator[Infergate]:
 
 
 def test_a_replaced_configmap_is_loaded(tmp_path: Path) -> None:
-    """Like Kubernetes' kubelet, the test uses a file that is a link to ..data, which is a link that
-    is replaced."""
+    """The file is a link through ``..data``, which is a link that is replaced, as by Kubernetes'
+    kubelet."""
     ports = free_ports(3)
     config = CONFIG.replace("watch: false", "watch: true, quiet: 50ms")
     text = "engine: own\n" + LISTENERS.format(*ports) + config
@@ -296,7 +296,7 @@ def test_a_replaced_configmap_is_loaded(tmp_path: Path) -> None:
 
     swap("..2026_01", text)
     (tmp_path / "routes.yaml").symlink_to("..data/routes.yaml")
-    with started_file(tmp_path / "routes.yaml", ports) as gateway:
+    with started_from_file(tmp_path / "routes.yaml", ports) as gateway:
         harness = Harness(gateway, tmp_path / "routes.yaml", text)
         wait_until_watched(harness)
         assert harness.infer("other") == 404

@@ -1,4 +1,4 @@
-"""Tests values just below and just above each limit of a request's size, on every listener."""
+"""Tests requests at and over each size limit, over HTTP, over gRPC and on raw sockets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from faults import frames
 from faults.low_limits import (
     BODY,
     COUNT,
-    GOOD,
     HEADERS,
     PATH,
+    VALID_BODY,
     LimitedGateway,
     frame,
     good_frame,
@@ -28,11 +28,11 @@ from faults.watch import MIB, counted, limited_growth, refused_by, rises
 at_and_over_the_limit = pytest.mark.parametrize("over", [0, 1])
 
 
-def refused(
+def outcome(
     gateway: LimitedGateway, over: int, limit: str, under: str = "ok"
 ) -> contextlib.AbstractContextManager[None]:
-    """Check that requests over the limit are counted as rejected by that limit, and that others
-    have the outcome ``under``."""
+    """Check that requests over the limit are counted as rejected by ``limit``, and that other
+    requests have the outcome ``under``."""
     if over:
         return refused_by(gateway, limit)
     return rises(gateway, "infergate_requests_total", outcome=under)
@@ -44,8 +44,8 @@ def refused(
 @at_and_over_the_limit
 def test_the_number_of_headers_is_limited(gateway: LimitedGateway, over: int) -> None:
     lines = [f"A{i}: b" for i in range(COUNT - 2 + over)]
-    with refused(gateway, over, "header_count"), Client(gateway.http) as client:
-        client.send(head(*lines) + GOOD)
+    with outcome(gateway, over, "header_count"), Client(gateway.http) as client:
+        client.send(head(*lines) + VALID_BODY)
         answer = client.answer()
         assert answer.status == (431 if over else 200)
         assert not over or str(COUNT) in answer.error
@@ -60,8 +60,8 @@ def filling(over: int, path: str = PATH) -> list[str]:
 
 @at_and_over_the_limit
 def test_the_bytes_of_headers_are_limited(gateway: LimitedGateway, over: int) -> None:
-    with refused(gateway, over, "headers"), Client(gateway.http) as client:
-        client.send(head(*filling(over)) + GOOD)
+    with outcome(gateway, over, "headers"), Client(gateway.http) as client:
+        client.send(head(*filling(over)) + VALID_BODY)
         answer = client.answer()
         assert answer.status == (431 if over else 200)
         assert not over or str(HEADERS) in answer.error
@@ -71,8 +71,8 @@ def test_the_bytes_of_headers_are_limited(gateway: LimitedGateway, over: int) ->
 def test_the_length_of_the_target_is_limited(gateway: LimitedGateway, over: int) -> None:
     """A target is rejected as too long, or is not found."""
     path = "/" + "x" * (HEADERS - 1 + over)
-    with refused(gateway, over, "headers", "not_found"), Client(gateway.http) as client:
-        client.send(head(path=path) + GOOD)
+    with outcome(gateway, over, "headers", "not_found"), Client(gateway.http) as client:
+        client.send(head(path=path) + VALID_BODY)
         assert client.answer().status == (414 if over else 404)
 
 
@@ -106,8 +106,8 @@ def test_the_admin_listener_has_the_same_limits(gateway: LimitedGateway) -> None
 
 @pytest.mark.parametrize(("value", "code"), [(1000, "OK"), (2 * HEADERS, "RESOURCE_EXHAUSTED")])
 def test_the_bytes_of_metadata_are_limited(gateway: LimitedGateway, value: int, code: str) -> None:
-    counts = ENGINE == "own" and code != "OK"
-    with refused(gateway, counts, "headers"), channel(gateway.grpc) as rpc_channel:
+    is_counted = ENGINE == "own" and code != "OK"
+    with outcome(gateway, is_counted, "headers"), channel(gateway.grpc) as rpc_channel:
         status = call(rpc_channel, message(), metadata=[("x-much", "x" * value)])
     assert status.code is grpc.StatusCode[code]
 
@@ -117,13 +117,13 @@ def test_the_bytes_of_metadata_are_limited(gateway: LimitedGateway, value: int, 
 def test_the_number_of_metadata_entries_is_limited(
     gateway: LimitedGateway, count: int, code: str
 ) -> None:
-    with refused(gateway, code != "OK", "header_count"), channel(gateway.grpc) as rpc_channel:
+    with outcome(gateway, code != "OK", "header_count"), channel(gateway.grpc) as rpc_channel:
         status = call(rpc_channel, message(), metadata=[(f"x-{i}", "x") for i in range(count)])
     assert status.code is grpc.StatusCode[code]
 
 
 def test_a_message_over_the_limit_is_rejected(gateway: LimitedGateway) -> None:
-    with refused(gateway, ENGINE == "own", "body"), channel(gateway.grpc) as rpc_channel:
+    with outcome(gateway, ENGINE == "own", "body"), channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, message(BODY // 2 - 100)).code is grpc.StatusCode.OK
         status = call(rpc_channel, message(BODY // 2 + 100_000))
         assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -158,12 +158,11 @@ def test_a_rejected_frame_takes_no_memory_when_it_arrives(
 
 
 def test_empty_and_malformed_frames_are_rejected_without_a_close(gateway: LimitedGateway) -> None:
-    """The connection stays open."""
     before = counted(gateway, protocol="graphpipe", outcome="bad_request")
     with Client(gateway.raw) as client:
         for body in (b"", b"\0", b"nonsense", bytes(64), b"\xff" * 1000):
             client.send(frame(len(body)) + body)
             assert frames.error_in(client) != ""
-        client.send(frames.GOOD)
+        client.send(frames.FRAME)
         assert frames.error_in(client) == ""
     assert counted(gateway, protocol="graphpipe", outcome="bad_request") == before + 5

@@ -49,15 +49,13 @@ ROUTES = {
 }
 NEVER_EJECTED = "health: {checks: never}, outliers: {consecutive_errors: 0}"
 """Settings with which failing endpoints are never ejected."""
-MANY = 12
-
-
-GOOD: dict[str, Script] = {"rest": good_http, "grpc": good_rpc}
+REQUEST_COUNT = 12
+HEALTHY: dict[str, Script] = {"rest": good_http, "grpc": good_rpc}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A client's response: an HTTP status or a gRPC code, and headers or details."""
+    """A client's response: an HTTP status or gRPC code, and Retry-After with the body or text."""
 
     status: object
     details: str
@@ -86,7 +84,9 @@ class Harness:
             response.status, f"{response.headers.get('retry-after', '')} {response.body.decode()}"
         )
 
-    def send_requests(self, kind: str, fault: str, route: str, count: int = MANY) -> list[Outcome]:
+    def send_requests(
+        self, kind: str, fault: str, route: str, count: int = REQUEST_COUNT
+    ) -> list[Outcome]:
         return [self.send_request(kind, fault, route) for _ in range(count)]
 
     def others(self) -> None:
@@ -96,7 +96,7 @@ class Harness:
         return metric(self.gateway, f"infergate_{name}", **labels)
 
     def connect(self) -> None:
-        """Connect to every endpoint, and forget the requests that did so."""
+        """Connect to every endpoint, and clear the recorded requests."""
         for name in self.good:
             fault, kind = name.split("-")
             backends = [self.good[name], *([] if fault == "refused" else [self.faulty[name]])]
@@ -115,12 +115,12 @@ class Harness:
 
 def _config(addresses: dict[str, tuple[str, str]]) -> str:
     lines = ["backends:", "  ours: {protocol: builtin}"]
-    for name, (one, two) in addresses.items():
+    for name, (first, second) in addresses.items():
         fault, kind = name.split("-")
         protocol, scheme = PROTOCOLS[kind]
         lines.append(
             f"  {name}: {{protocol: {protocol}, profile: infergate, "
-            f'endpoints: ["{scheme}://{one}", "{scheme}://{two}"], {NEVER_EJECTED}, '
+            f'endpoints: ["{scheme}://{first}", "{scheme}://{second}"], {NEVER_EJECTED}, '
             f"{LIMITS.get(fault, '')}}}"
         )
     lines += ["routes:", "  - {model: identity, backend: ours}"]
@@ -144,8 +144,8 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
         for fault in FAULTS:
             for kind in PROTOCOLS:
                 name = f"{fault}-{kind}"
-                good[name] = stack.enter_context(scripted(GOOD[kind]))
-                faulty[name] = stack.enter_context(scripted(GOOD[kind]))
+                good[name] = stack.enter_context(scripted(HEALTHY[kind]))
+                faulty[name] = stack.enter_context(scripted(HEALTHY[kind]))
                 first = nobody if fault == "refused" else faulty[name].address
                 addresses[name] = (first, good[name].address)
         gateway = stack.enter_context(started_infergate(_config(addresses), engine=request.param))
@@ -171,8 +171,8 @@ def test_a_refused_connection_is_retried_on_another_endpoint(harness: Harness, k
     harness.others()
 
 
-def _truncated(kind: str) -> Script:
-    """Record a request, send half of the response, and close."""
+def _truncating(kind: str) -> Script:
+    """Return a script that records a request, sends part of the response, and closes."""
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
@@ -191,7 +191,7 @@ def _truncated(kind: str) -> Script:
 @over_http_and_grpc
 def test_a_truncated_response_is_retried_if_idempotent(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"broken-{kind}"]
-    faulty.use(_truncated(kind))
+    faulty.use(_truncating(kind))
     with closes_descriptors(harness.gateway.pid):
         until(
             lambda: (
@@ -203,19 +203,19 @@ def test_a_truncated_response_is_retried_if_idempotent(harness: Harness, kind: s
             "the faulty endpoint received requests, and no client noticed",
         )
         assert harness.retries(kind, "broken", "broken") == len(faulty.requests)
-        seen = len(faulty.requests)
+        before = len(faulty.requests)
         outcomes = harness.send_requests(kind, "broken", "plain")
         failed = [each for each in outcomes if not each.is_good]
-        assert len(failed) == len(faulty.requests) - seen
+        assert len(failed) == len(faulty.requests) - before
         for each in failed:
             assert each.status in (502, grpc.StatusCode.INTERNAL)
             assert f"backend 'broken-{kind}'" in each.details
             assert "is incomplete" in each.details or "closed the connection" in each.details
         harness.others()
-        faulty.use(GOOD[kind])
+        faulty.use(HEALTHY[kind])
 
 
-def _declines(kind: str) -> Script:
+def _declining(kind: str) -> Script:
     def http(connection: Connection, backend: Backend) -> None:
         while True:
             connection.request()
@@ -236,7 +236,7 @@ def _declines(kind: str) -> Script:
 @over_http_and_grpc
 def test_a_declined_request_is_retried_if_idempotent(harness: Harness, kind: str) -> None:
     faulty = harness.faulty[f"declined-{kind}"]
-    faulty.use(_declines(kind))
+    faulty.use(_declining(kind))
     until(
         lambda: (
             all(outcome.is_good for outcome in harness.send_requests(kind, "declined", "twice", 4))
@@ -244,20 +244,20 @@ def test_a_declined_request_is_retried_if_idempotent(harness: Harness, kind: str
         ),
         "the faulty endpoint received requests, and no client noticed",
     )
-    seen = len(faulty.requests)
+    before = len(faulty.requests)
     outcomes = harness.send_requests(kind, "declined", "plain")
     failed = [each for each in outcomes if not each.is_good]
-    assert len(failed) == len(faulty.requests) - seen
+    assert len(failed) == len(faulty.requests) - before
     assert all("not now" in each.details for each in failed)
-    assert harness.retries(kind, "declined", "declined") == seen
-    faulty.use(GOOD[kind])
+    assert harness.retries(kind, "declined", "declined") == before
+    faulty.use(HEALTHY[kind])
 
 
 def test_an_unprocessed_call_counts_as_not_sent(harness: Harness) -> None:
     """REFUSED_STREAM means that the call was not processed (RFC 9113, 8.7)."""
     before = harness.retries("grpc", "silent", "not_sent")
     if harness.engine == "compat":
-        pytest.skip("grpcio does not report it")
+        pytest.skip("grpcio does not report REFUSED_STREAM")
 
     def refuses(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
@@ -305,7 +305,7 @@ def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
         )
         assert harness.retries(kind, "silent", "timeout") > 0
         harness.others()
-        faulty.use(GOOD[kind])
+        faulty.use(HEALTHY[kind])
 
 
 def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) -> None:
@@ -363,8 +363,8 @@ AT_ONCE = 40
 
 @over_http_and_grpc
 def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind: str) -> None:
-    """All requests in progress break off together. A fifth of them is retried, and the others
-    fail."""
+    """All requests in progress break off together. Only as many are retried as the budget
+    allows, and all fail."""
     backends = (harness.faulty[f"outage-{kind}"], harness.good[f"outage-{kind}"])
     name, together = f"outage-{kind}", threading.Barrier(AT_ONCE + 1)
     arrived = threading.Semaphore(AT_ONCE)
@@ -395,16 +395,16 @@ def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind
         if kind == "rest":
             together.wait(20)
         harness.others()
-        result = [each.result() for each in pending]
-    assert not any(each.is_good for each in result)
-    assert all(f"backend '{name}'" in each.details for each in result)
+        outcomes = [each.result() for each in pending]
+    assert not any(each.is_good for each in outcomes)
+    assert all(f"backend '{name}'" in each.details for each in outcomes)
     sent = sum(len(each.requests) for each in backends)
     retries = harness.retries(kind, "outage", "broken")
     assert sent <= AT_ONCE + retries
     assert 1 <= retries <= AT_ONCE * 0.6
     assert harness.metric("retry_budget_exhausted_total", backend=name) >= AT_ONCE * 0.4
     for backend in backends:
-        backend.use(GOOD[kind])
+        backend.use(HEALTHY[kind])
     until(
         lambda: harness.send_request(kind, "outage", "plain").is_good, "the endpoint responds again"
     )
@@ -420,7 +420,7 @@ def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: 
 
     def http(connection: Connection, backend: Backend) -> None:
         connection.request()
-        connection.wait_closed()  # HTTP/1.1 has no other signal
+        connection.wait_closed()  # over HTTP/1.1, closing is the only way to cancel
         cancelled.set()
 
     def rpc(connection: Connection, backend: Backend) -> None:
@@ -442,7 +442,7 @@ def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: 
         )
         assert harness.metric("hedges_total", backend=name, outcome="won") >= 1
         harness.others()
-        faulty.use(GOOD[kind])
+        faulty.use(HEALTHY[kind])
 
 
 # ---- overload --------------------------------------------------------------------------------
@@ -481,32 +481,32 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
         return harness.metric("queue_requests", backend=name)
 
     with ThreadPoolExecutor(2) as clients:
-        handled = clients.submit(harness.send_request, kind, "full", "plain")
+        first = clients.submit(harness.send_request, kind, "full", "plain")
         until(lambda: received() == 1, "the first request is in progress")
         late = harness.send_request(kind, "full", "short")
         assert late.status in (504, grpc.StatusCode.DEADLINE_EXCEEDED)
         expected = f"backend '{name}': the deadline passed while the request waited in the queue"
         assert expected in late.details
         assert harness.metric("queue_refusals_total", backend=name, reason="expired") == 1
-        waits = clients.submit(harness.send_request, kind, "full", "plain")
+        second = clients.submit(harness.send_request, kind, "full", "plain")
         until(lambda: waiting() == 1, "the second request waits")
         for _ in range(3):
-            refused = harness.send_request(kind, "full", "plain")
-            assert refused.status in (503, grpc.StatusCode.UNAVAILABLE)
+            rejected = harness.send_request(kind, "full", "plain")
+            assert rejected.status in (503, grpc.StatusCode.UNAVAILABLE)
             assert (
                 "at its limit of 1 concurrent requests, and its queue of 1 is full"
-                in refused.details
+                in rejected.details
             )
-            assert refused.details.startswith("1 ")  # the value of Retry-After
+            assert rejected.details.startswith("1 ")  # the value of Retry-After
         assert harness.metric("queue_refusals_total", backend=name, reason="full") == 3
         assert counted(harness.gateway, backend=name, outcome="overloaded") == 3
         harness.others()
         assert post(harness.gateway.http, "/v2/models/identity/ready", b"").status in (200, 405)
         assert received() == 1
         release.set()
-        assert handled.result().is_good
-        assert waits.result().is_good
+        assert first.result().is_good
+        assert second.result().is_good
     assert received() == 2
     assert waiting() == 0
     for backend in backends:
-        backend.use(GOOD[kind])
+        backend.use(HEALTHY[kind])

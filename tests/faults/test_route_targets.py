@@ -49,7 +49,7 @@ class Harness:
     mirror: Backend
 
     def infer_over_both(self, model: str, headers: dict[str, str] | None = None) -> None:
-        """Send a request over HTTP and a request over gRPC."""
+        """Send a request over HTTP and a request over gRPC, which must both succeed."""
         path = f"/v2/models/{model}/infer"
         response = post(self.gateway.http, path, document(tensor()), headers)
         assert response.status == 200, response
@@ -84,7 +84,7 @@ def harness() -> Iterator[Harness]:
             harness = Harness(gateway, rpc_channel, steady, canary, mirror)
             harness.infer_over_both("chosen", {"x-canary": "yes"})
             harness.infer_over_both("chosen")
-            # The new descriptors are a connection to the mirror, and one more to steady.
+            # The new descriptors are a connection to the mirror and a second connection to steady.
             with unharmed(gateway, lambda: good(gateway), max_new_descriptors=2):
                 yield harness
             assert_healthy(gateway)
@@ -101,16 +101,16 @@ def test_a_header_or_metadata_selects_the_backend(harness: Harness) -> None:
     assert harness.request_counts() == (steady + 4, canary + 2)
 
 
-def test_a_share_of_users_gets_the_canary_over_every_protocol(harness: Harness) -> None:
-    seen = set()
+def test_a_share_of_users_gets_the_canary_over_http_and_grpc(harness: Harness) -> None:
+    targets = set()
     for user in range(12):
         steady, canary = harness.request_counts()
         harness.infer_over_both("shared", {"x-user": str(user)})
         harness.infer_over_both("shared", {"x-user": str(user)})
         increases = (harness.request_counts()[0] - steady, harness.request_counts()[1] - canary)
         assert increases in ((4, 0), (0, 4))
-        seen.add(increases)
-    assert len(seen) == 2
+        targets.add(increases)
+    assert len(targets) == 2
     counts = (
         counted(harness.gateway, route="shared", backend=name) for name in ("steady", "canary")
     )

@@ -16,11 +16,11 @@ REFUSED = "infergate_refused_connections_total"
 
 def states(client: Client, address: str) -> list[str]:
     """Return the state of the gateway's end of this connection to ``address``."""
-    theirs = int(address.rpartition(":")[2])
-    ours = client.socket.getsockname()[1]
-    with open("/proc/net/tcp") as table:  # noqa: PTH123 - a file of the kernel's
+    server_port = int(address.rpartition(":")[2])
+    client_port = client.socket.getsockname()[1]
+    with open("/proc/net/tcp") as table:  # noqa: PTH123 - a file of the kernel
         rows = [row.split() for row in table.readlines()[1:]]
-    ends = f"0100007F:{theirs:04X}", f"0100007F:{ours:04X}"
+    ends = f"0100007F:{server_port:04X}", f"0100007F:{client_port:04X}"
     return [_STATES.get(row[3], row[3]) for row in rows if (row[1], row[2]) == ends]
 
 
@@ -30,20 +30,20 @@ def send_and_wait_for_disconnect(client: Client, address: str, request: bytes) -
     until(lambda: "ESTABLISHED" not in states(client, address), "the client is disconnected")
 
 
-def test_over_http(gateway: LimitedGateway) -> None:
+def test_slow_http_readers_are_disconnected(gateway: LimitedGateway) -> None:
     inputs = [
         {"name": f"INPUT{i}", "datatype": "UINT8", "shape": [3 * MIB],
          "parameters": {"binary_data_size": 3 * MIB}} for i in (0, 1)
     ]  # fmt: skip
     document = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    whole = document + bytes(6 * MIB)
+    body = document + bytes(6 * MIB)
     length = f"Inference-Header-Content-Length: {len(document)}"
     slow = rises(gateway, REFUSED, listener="http", reason="slow_reader")
     with slow, Client(gateway.http) as client:
-        send_and_wait_for_disconnect(client, gateway.http, head(length, length=len(whole)) + whole)
+        send_and_wait_for_disconnect(client, gateway.http, head(length, length=len(body)) + body)
 
 
-def test_on_a_raw_socket(gateway: LimitedGateway) -> None:
+def test_slow_raw_socket_readers_are_disconnected(gateway: LimitedGateway) -> None:
     slow = rises(gateway, REFUSED, listener="graphpipe[0]", reason="slow_reader")
     with slow, Client(gateway.raw) as client:
         send_and_wait_for_disconnect(client, gateway.raw, frames.LONG_FRAME)

@@ -1,4 +1,4 @@
-"""Tests that slow clients that stall within a head, a body, a chunk or a frame, or send it in small
+"""Tests that slow clients that stall within a head, a body, a chunk or a frame, or send small
 pieces, get an error in time, over HTTP and on raw sockets. (test_h2_attacks tests HTTP/2.)"""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from faults import frames
-from faults.low_limits import GOOD, LimitedGateway, frame, good_frame, head
+from faults.low_limits import VALID_BODY, LimitedGateway, frame, good_frame, head
 from faults.peer import Client
 from faults.watch import MIB, counted, limited_growth, refused_by, tried_repeatedly
 
@@ -16,7 +16,7 @@ _STALLS = {
     "first byte": b"P",
     "header": head()[:-2],
     "no body": head(),
-    "body": head() + GOOD[:-1],
+    "body": head() + VALID_BODY[:-1],
     "no chunk": head("Transfer-Encoding: chunked", length=None),
 }
 
@@ -38,7 +38,7 @@ def test_a_stalled_request_gets_408(gateway: LimitedGateway) -> None:
 
 
 def trickle(client: Client, piece: bytes) -> bytes:
-    """Send ``piece`` repeatedly until there is a response."""
+    """Send ``piece`` repeatedly until there is a response, and return its first bytes."""
     client.socket.setblocking(False)
     while True:
         client.send(piece)
@@ -55,7 +55,7 @@ _PIECES = (
     (head("Transfer-Encoding: chunked", length=None), b"1\r\n \r\n"),
 )
 """The beginning of a request and the piece that follows repeatedly, in the head, in the body, and
-in a chunk."""
+in chunks."""
 
 
 @tried_repeatedly
@@ -83,8 +83,8 @@ def test_a_stalled_frame_is_rejected(gateway: LimitedGateway) -> None:
     headers, bodies = refused_by(gateway, "header_time"), refused_by(gateway, "idle_body_time", 3)
     with headers, bodies, ExitStack() as stack:
         clients = [stack.enter_context(Client(gateway.raw)) for _ in range(4)]
-        for client, count in zip(clients, (1, 4, 5, len(frames.GOOD) - 1), strict=True):
-            client.send(frames.GOOD[:count])
+        for client, count in zip(clients, (1, 4, 5, len(frames.FRAME) - 1), strict=True):
+            client.send(frames.FRAME[:count])
         good_frame(gateway)
         for client in clients:
             assert "in time" in frames.error_in(client)

@@ -38,12 +38,12 @@ STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 
 def grpc(method: str, sent: int) -> bytes:
     """Return a call whose message announces SIZE bytes, and the first ``sent`` of these bytes."""
-    window = b"".join(
+    data_frames = b"".join(
         h2.frame(h2.DATA, 0, 1, bytes(min(16384, sent - at))) for at in range(0, sent, 16384)
     )
     announced = h2.frame(h2.DATA, 0, 1, b"\0" + struct.pack(">I", SIZE))
     opened = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(method))
-    return h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0) + opened + announced + window
+    return h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0) + opened + announced + data_frames
 
 
 DATA = h2.frame(h2.DATA, 0, 1, b"x")
@@ -97,7 +97,7 @@ def held(gateway: Infergate) -> float:
 
 
 class SlowSenders:
-    """Clients that send slowly until they are rejected. ``responses`` has one for each client."""
+    """Clients that send slowly until ``stack`` is closed. ``responses`` has the received bytes."""
 
     def __init__(self, address: str, begin: bytes, piece: bytes, stack: ExitStack) -> None:
         self._piece = piece

@@ -1,5 +1,5 @@
-"""Tests requests with one tensor, or one dimension, more than the limit, in every protocol. They
-are rejected in that protocol's form, and counted by the name of the limit."""
+"""Tests requests with one tensor, or one dimension, more than the limit, over V2, the legacy
+protocols and GraphPipe. They are rejected in the protocol's form, and counted by the limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphpipe_schema.InferResponse import InferResponse
 
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import raw_listener
-from faults.legacy import OLD_INFER, grpc_rejection, http_rejection
+from faults.legacy import OLD_INFER, grpc_outcome, http_outcome
 from faults.load import PROFILES
 from faults.peer import Client, post
 from faults.rpc import call, channel
@@ -42,8 +42,8 @@ def request_message(protocol: str, inputs: int, rank: int) -> Any:
         tensor_from_array(f"INPUT{i}", Datatype.INT32, np.ones((1,) * rank, np.int32))
         for i in range(inputs)
     )
-    described = tuple(TensorMetadata(f"INPUT{i}", "INT32", (1,) * rank) for i in range(inputs))
-    model = ModelMetadata("identity", inputs=described, outputs=described)
+    metadata = tuple(TensorMetadata(f"INPUT{i}", "INT32", (1,) * rank) for i in range(inputs))
+    model = ModelMetadata("identity", inputs=metadata, outputs=metadata)
     profile = PROFILES.get(protocol, GENERIC)
     request = InferRequest("identity", inputs=tensors)
     return plugins()[protocol].create({}).build_request(request, profile, model)
@@ -59,7 +59,7 @@ class Harness:
         wire = request_message(protocol, inputs, rank)
         path = "/graphpipe/identity" if protocol == "graphpipe" else wire.path
         answer = post(self.gateway.http, path, bytes(join_parts(wire.body)), wire.headers)
-        return str(http_rejection(answer).code if protocol == "trtis-http" else answer.status)
+        return str(http_outcome(answer).code if protocol == "trtis-http" else answer.status)
 
     def framed(self, inputs: int, rank: int) -> str:
         body = bytes(join_parts(request_message("graphpipe", inputs, rank).body))
@@ -72,7 +72,7 @@ class Harness:
     def called(self, protocol: str, inputs: int, rank: int) -> str:
         wire = request_message(protocol, inputs, rank)
         status = call(self.channel, bytes(join_parts(wire.message)), wire.method)
-        return str(grpc_rejection(status).code if wire.method == OLD_INFER else status.code.name)
+        return str(grpc_outcome(status).code if wire.method == OLD_INFER else status.code.name)
 
 
 PROTOCOLS: dict[str, tuple[Callable[[Harness, int, int], str], str]] = {
@@ -118,10 +118,10 @@ CASES = [
 def test_one_tensor_or_dimension_more_than_the_limit_is_rejected(
     harness: Harness, limit: str, protocol: str
 ) -> None:
-    send_request, refused = PROTOCOLS[protocol]
+    send_request, rejection = PROTOCOLS[protocol]
     with refused_by(harness.gateway, limit):
         sizes = (MAX_TENSORS + 1, 2) if limit == "tensors" else (2, MAX_TENSORS + 1)
-        assert send_request(harness, *sizes) == refused
+        assert send_request(harness, *sizes) == rejection
 
 
 def test_a_shape_with_very_many_dimensions_is_rejected(harness: Harness) -> None:

@@ -1,5 +1,5 @@
-"""Tests that every malformed tensor is rejected with its name before any backend receives it, for
-each pair of V2 protocols. The next request on the connection and other clients are served."""
+"""Tests that malformed tensors and wrong models, versions and paths are rejected before a backend
+receives them, for each pair of V2 protocols. The next request and other clients are served."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ limits: {{body: 128KiB}}
 """
 ROUTES = ("fwd.rest", "tr.rest", "fwd.grpc", "tr.grpc")
 """The backend of the frontend's own protocol gets requests that are passed through; the other
-backend gets translated requests.
-"""
-GOOD = document(tensor(), tensor(name="INPUT1"))
+backend gets translated requests."""
+VALID_BODY = document(tensor(), tensor(name="INPUT1"))
 WRONG = (
     "bad_request", "too_large", "not_found", "unsupported", "unsupported_encoding",
     "method_not_allowed",
@@ -50,7 +49,7 @@ WRONG = (
 
 @dataclass(frozen=True)
 class Harness:
-    """The gateway, its backends, and its own client for valid requests."""
+    """The gateway, its backends, and another client that sends valid requests."""
 
     gateway: Infergate
     rest: Backend
@@ -70,7 +69,7 @@ class Harness:
 
     def good(self) -> bool:
         """Send another client's requests over both protocols, and return whether they succeed."""
-        answer = post(self.gateway.http, "/v2/models/identity/infer", GOOD)
+        answer = post(self.gateway.http, "/v2/models/identity/infer", VALID_BODY)
         status = call(self.channel, message())
         return answer.status == 200 and status.code is grpc.StatusCode.OK
 
@@ -94,7 +93,7 @@ def harness() -> Iterator[Harness]:
             assert_healthy(gateway)
 
 
-def refused_by_rest(harness: Harness, path: str, invalid: InvalidRequest) -> None:
+def check_http_rejection(harness: Harness, path: str, invalid: InvalidRequest) -> None:
     headers = dict(invalid.headers or {})
     if invalid.head is not None:
         headers["Inference-Header-Content-Length"] = invalid.head
@@ -102,7 +101,7 @@ def refused_by_rest(harness: Harness, path: str, invalid: InvalidRequest) -> Non
         client.post(path, invalid.body, headers)
         answer = client.answer()
         if answer.headers.get("connection") != "close":
-            client.post("/v2/models/identity/infer", GOOD)
+            client.post("/v2/models/identity/infer", VALID_BODY)
             assert client.answer().status == 200
     assert answer.status in invalid.http, answer.body
     assert answer.headers["content-type"] == "application/json"
@@ -110,7 +109,7 @@ def refused_by_rest(harness: Harness, path: str, invalid: InvalidRequest) -> Non
     harness.refused.append(path)
 
 
-def refused_by_grpc(harness: Harness, model: str, invalid: InvalidRequest) -> None:
+def check_grpc_rejection(harness: Harness, model: str, invalid: InvalidRequest) -> None:
     status = call(
         harness.channel, pb.ModelInferRequest(model_name=model).SerializeToString() + invalid.body
     )
@@ -122,7 +121,7 @@ def refused_by_grpc(harness: Harness, model: str, invalid: InvalidRequest) -> No
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_good_requests_reach_the_backend(harness: Harness, route: str) -> None:
-    """This shows that the counters work. Otherwise the other tests would prove nothing."""
+    """The other tests rely on the counters that this test checks."""
     before = harness.reached()
     harness.check_success(route)
     assert harness.reached() == before + 2
@@ -134,7 +133,7 @@ def test_rest_requests_with_malformed_tensors_are_rejected(
     harness: Harness, route: str, case: str
 ) -> None:
     before, other = harness.reached(), harness.others.submit(harness.good)
-    refused_by_rest(harness, f"/v2/models/{route}/infer", REST[case])
+    check_http_rejection(harness, f"/v2/models/{route}/infer", REST[case])
     assert harness.reached() == before
     assert other.result()
     assert alive(harness.gateway)
@@ -146,7 +145,7 @@ def test_grpc_requests_with_malformed_tensors_are_rejected(
     harness: Harness, route: str, case: str
 ) -> None:
     before, other = harness.reached(), harness.others.submit(harness.good)
-    refused_by_grpc(harness, route, RPC[case])
+    check_grpc_rejection(harness, route, RPC[case])
     assert harness.reached() == before
     assert other.result()
     assert alive(harness.gateway)
@@ -162,13 +161,13 @@ def test_a_raw_request_that_does_not_fit_the_model_is_rejected(
 ) -> None:
     before = harness.reached()
     path = f"/v2/models/{route}/infer"
-    refused_by_rest(harness, path, InvalidRequest("INPUT0", body, headers=RAW))
+    check_http_rejection(harness, path, InvalidRequest("INPUT0", body, headers=RAW))
     assert harness.reached() == before
     assert post(harness.gateway.http, path, b"x" * 16, RAW).status == 200
 
 
-def test_the_server_validates_passed_through_raw_requests(harness: Harness) -> None:
-    """A raw request has no shape that the gateway could check, and is not translated."""
+def test_passed_through_raw_requests_are_not_validated(harness: Harness) -> None:
+    """A raw request has no shape that the gateway could check."""
     before = harness.reached()
     post(harness.gateway.http, "/v2/models/fwd.rest/infer", b"x" * 15, RAW)
     assert harness.reached() == before + 1
@@ -181,7 +180,7 @@ def test_shared_memory_of_another_host_is_unsupported(harness: Harness, route: s
     before = harness.reached()
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     body = document(tensor(data=None, parameters=region))
-    refused_by_rest(
+    check_http_rejection(
         harness, f"/v2/models/{route}/infer", InvalidRequest("INPUT0", body, http=(501,))
     )
     request = pb.ModelInferRequest()
@@ -190,7 +189,7 @@ def test_shared_memory_of_another_host_is_unsupported(harness: Harness, route: s
     invalid = InvalidRequest(
         "INPUT0", request.SerializeToString(), grpc=grpc.StatusCode.UNIMPLEMENTED
     )
-    refused_by_grpc(harness, route, invalid)
+    check_grpc_rejection(harness, route, invalid)
     assert harness.reached() == before
 
 
@@ -215,7 +214,7 @@ def test_wrong_models_versions_and_paths_are_rejected(
     harness: Harness, path: str, status: int, names: str
 ) -> None:
     before = harness.reached()
-    refused_by_rest(harness, path, InvalidRequest(names, document(tensor()), http=(status,)))
+    check_http_rejection(harness, path, InvalidRequest(names, document(tensor()), http=(status,)))
     assert harness.reached() == before
     assert harness.good()
 

@@ -58,7 +58,7 @@ def calibrated() -> float:
 
 
 def serve_reports(listener: socket.socket) -> None:
-    """Report the most expensive callback since the last connection on each connection."""
+    """Send each client the most expensive callback since the previous connection."""
     while True:
         accepted, _ = listener.accept()
         with accepted:
@@ -71,8 +71,8 @@ def serve_reports(listener: socket.socket) -> None:
 
 if __name__ == "__main__":
     asyncio.Handle._run = _timed  # type: ignore[method-assign]
-    engines._uvloop_factory = lambda: None  # type: ignore[assignment]  # uvloop is C
-    # The gateway is its own backend, so that one event loop serves both sides of each codec.
+    engines._uvloop_factory = lambda: None  # type: ignore[assignment]  # uvloop cannot be measured
+    # The gateway is its own backend, which the configuration check would reject as a loop.
     check._loops = lambda *_: iter(())
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
     threading.Thread(target=serve_reports, args=(listening,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Observes a process from outside: its liveness, resources and counters, and whether a fault
+"""Checks of a process from outside: its liveness, resources and counters, and whether a fault
 caused by one client or server affects others."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PAUSE = 0.1
 
 @dataclass
 class CheckCounters:
-    """Counters of checks, with which conftest verifies that each test checks at least one
-    fault."""
+    """Counters with which conftest verifies that each test watches the gateway and reads
+    metrics."""
 
     begun: int = 0
     """The number of watched blocks that have begun."""
@@ -65,8 +65,8 @@ def until(condition: Callable[[], bool], description: str, seconds: float = SECO
 
 
 def tried_repeatedly(test: Callable[P, None]) -> Callable[P, None]:
-    """Run a test up to five times until it passes. For tests whose slow client must stay just
-    within a time limit, which it may miss on a busy machine."""
+    """Run a test up to five times until it passes, because its slow client must stay just within a
+    time limit, and may miss the limit on a busy machine."""
 
     @functools.wraps(test)
     def attempts(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -110,14 +110,14 @@ def limited_growth(pid: int, size: int) -> Iterator[None]:
     before = resident(pid)
     yield
     grown = _memory(pid, "VmHWM") - before
-    assert grown <= size, f"grew by {grown} bytes"
+    assert grown <= size, f"memory grew by {grown} bytes; the limit is {size}"
 
 
 def children(pid: int) -> list[int]:
     """Return the ids of the child processes."""
     pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError):  # it may end meanwhile
+        with suppress(FileNotFoundError):  # the thread may end meanwhile
             pids += map(int, (task / "children").read_text().split())
     return pids
 
@@ -229,9 +229,9 @@ def others_unaffected(good: Callable[[], object]) -> Iterator[None]:
 
 def at_rest(gateway: Infergate) -> bool:
     """Return whether no request is in progress."""
-    result = gateway.metrics()
+    metrics = gateway.metrics()
     return (
-        "infergate_in_flight_requests 0.0" in result and "infergate_in_flight_bytes 0.0" in result
+        "infergate_in_flight_requests 0.0" in metrics and "infergate_in_flight_bytes 0.0" in metrics
     )
 
 

@@ -1,4 +1,4 @@
-"""Create encoded images for tests."""
+"""Encoded images for tests."""
 
 from __future__ import annotations
 

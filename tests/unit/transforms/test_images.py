@@ -1,4 +1,4 @@
-"""Decoding of images, compared with Pillow and numpy, and the limits of decoding."""
+"""Tests the decoding of images, in comparison with Pillow and numpy, and the limits of decoding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def decode(tensor: Tensor, **settings: Any) -> npt.NDArray[Any]:
-    """Decode ``tensor`` as for a request, and check that the result has the measured size."""
+    """Decode ``tensor`` as for a request, and check that the result is no larger than measured."""
     step = DecodeImage(tensor="image", **settings)
     assert not step.find_problem(is_input=True)
     (group,) = RouteTransforms([step], (), batch=step.batch).input_groups
@@ -223,7 +223,7 @@ def test_an_image_with_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(image_header, "_MAX_CHUNKS", 50)
     many = png_bomb(8, 8, *[chunk(b"tEXt", b"")] * 50)
     assert "more than 50 chunks" in failure(images_tensor(many))
-    monkeypatch.setattr(image_header, "_MAX_CHUNKS", 53)  # with IHDR, IDAT and IEND
+    monkeypatch.setattr(image_header, "_MAX_CHUNKS", 53)  # 50 texts, IHDR, IDAT and IEND
     assert image_header.read_header(many).pixels == 64
     jpeg = encoded(PHOTO, "JPEG")
     segments = jpeg[:2] + b"\xff\xfe\x00\x02" * 1024 + jpeg[2:]

@@ -1,4 +1,4 @@
-"""Transformed metadata agrees with transformed tensors, for random steps on random tensors."""
+"""Tests random steps on random tensors: metadata and requested outputs agree with the tensors."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_outputs_agree_with_the_metadata_for_clients(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), tensors())
-def test_the_outputs_requested_from_the_backend_suffice_for_those_of_the_client(
+def test_the_outputs_requested_from_the_backend_suffice_for_the_client(
     data: st.DataObject, returned: dict[str, Tensor]
 ) -> None:
     transforms = RouteTransforms((), draw_steps(data, returned, OUTPUT_STEPS), batch=True)

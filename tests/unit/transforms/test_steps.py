@@ -1,4 +1,4 @@
-"""The steps of transforms: results, errors, settings, metadata and memory."""
+"""Tests the steps of transforms: results, errors, settings, metadata and memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def input_group(step: Step) -> StepGroup:
 
 
 def run(step: Step, *tensors: Tensor) -> dict[str, Tensor]:
-    """Apply ``step`` after the checks that a request passes."""
+    """Measure and apply ``step`` as a step of the outputs."""
     (group,) = RouteTransforms((), [step], batch=step.batch).output_groups
     group.measure(tensors)
     return {tensor.name: tensor for tensor in group.run(tensors)}
@@ -334,7 +334,7 @@ MODEL = ModelMetadata(
 )
 
 
-def test_clients_see_an_image_and_its_classes() -> None:
+def test_metadata_has_the_image_and_the_classes_of_the_steps() -> None:
     image = DecodeImage(tensor="photo", size=(8, 8), layout="NCHW", datatype=Datatype.FP32)
     transforms = RouteTransforms(
         [image, Rename(names={"photo": "data"})],
@@ -378,7 +378,7 @@ def test_dropping_an_unknown_output_is_a_mismatch_of_the_declared_model() -> Non
         assert mismatch == (False, 0, "output 'x': there is no such tensor")
 
 
-def test_requested_outputs_are_mapped_to_the_backends() -> None:
+def test_requested_outputs_are_mapped_to_outputs_of_the_backend() -> None:
     rank = TopK(tensor="b", k=1, values="v", indices="i")
     steps = [Rename(names={"a": "b"}), rank, Drop(names=("debug",))]
     transforms = RouteTransforms((), steps, batch=True)
