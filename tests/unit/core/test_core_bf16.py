@@ -1,4 +1,4 @@
-"""Rounding to bfloat16 against two references: fractions, and ml_dtypes where it is installed."""
+"""Conversion to bfloat16, compared with exact fractions and, where it is installed, ml_dtypes."""
 
 import struct
 from fractions import Fraction
@@ -20,7 +20,7 @@ def to_float(bits: int) -> float:
 
 
 def round_exactly(bits: int) -> int:
-    """Round to nearest even in exact arithmetic."""
+    """Return the bfloat16 bits of a float32, rounded to nearest even in exact arithmetic."""
     sign, magnitude = bits & 0x80000000, bits & 0x7FFFFFFF
     truncated = magnitude >> 16
     if magnitude == 0x7F800000:  # infinity

@@ -27,7 +27,7 @@ def test_a_pickled_copy_is_empty_and_bounded() -> None:
     assert copy == {2: 2}
 
 
-def test_entries_in_use_survive_others() -> None:
+def test_an_entry_in_use_survives_later_entries() -> None:
     cache = GenerationalCache[str, int](10, 1000)
     cache.add("used", 1, 10)
     for number in range(100):

@@ -16,7 +16,7 @@ from infergate.core.errors import (
 )
 
 
-def test_defaults() -> None:
+def test_an_error_has_defaults() -> None:
     error = GatewayError(Kind.NOT_FOUND, "unknown model 'x'")
     assert (error.origin, error.detail, error.retry_after) == (Origin.GATEWAY, "", None)
     assert str(error) == error.public == "unknown model 'x'"
