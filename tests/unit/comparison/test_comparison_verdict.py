@@ -1,4 +1,4 @@
-"""The verdict, which compares the distribution of differences with that of the noise."""
+"""Verdicts, which compare the distribution of differences with the distribution of noise."""
 
 from __future__ import annotations
 
@@ -144,14 +144,14 @@ def random_counts() -> st.SearchStrategy[DifferenceCounts]:
 
 @settings(max_examples=examples(600))
 @given(random_counts(), random_counts())
-def test_the_judgement_is_that_of_the_rule_applied_to_each_bin(
+def test_a_judgement_equals_that_of_the_reference(
     differences: DifferenceCounts, noise: DifferenceCounts
 ) -> None:
     assert judge(differences, noise) == reference_judge(differences, noise)
 
 
 class CountingBins(Counter[int]):
-    """Counts the bins that are bin_counts."""
+    """Counts the bins that are read."""
 
     reads = 0
 
