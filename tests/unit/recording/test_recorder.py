@@ -277,7 +277,7 @@ async def test_after_a_stop_the_file_is_complete_and_nothing_is_recorded(tmp_pat
         await recording.recorder.stop()
         assert len(recording.exchanges()) == 1
         assert not recording.recorder.status()["file"]
-        recording.recorder.record(sample_exchange(), UNLIMITED)  # it ended after the stop
+        recording.recorder.record(sample_exchange(), UNLIMITED)  # the request ended late
         assert recording.results == {"recorded": 1, "not_written": 1}
         recording.recorder.start()
         recording.recorder.record(sample_exchange(), UNLIMITED)
