@@ -66,7 +66,7 @@ X = tensor_from_array("x", Datatype.FP32, np.array([[1.5, -2]], np.float32))
 DIGITS = InferRequest("digits", id="7", inputs=(X,), outputs=(RequestedOutput("y"),))
 
 
-def configured(text: str) -> Config:
+def parse_config(text: str) -> Config:
     return parse(text, "routes.yaml", {})
 
 
@@ -76,7 +76,7 @@ def built(
     model: ModelMetadata | None = None,
     **changes: Any,
 ) -> ClientRequest:
-    """Return the request of a client of ``protocol`` with ``changes`` to the fields of its
+    """Return a client's request over ``protocol``, with ``changes`` to the fields of the
     message."""
     wire = plugins()[protocol].create({}).build_request(operation, GENERIC, model)
     return ClientRequest(replace(wire, **changes))
@@ -85,7 +85,7 @@ def built(
 async def explained(
     config: str, request: ClientRequest, options: ExplainOptions | None = None
 ) -> Explanation:
-    return await explain(configured(config), request, options or ExplainOptions())
+    return await explain(parse_config(config), request, options or ExplainOptions())
 
 
 def yaml_of(route: str, backend: str, more: str = "") -> str:
@@ -182,8 +182,8 @@ async def test_every_rewrite_is_named() -> None:
 async def test_a_mirror_and_its_baseline_have_their_own_names() -> None:
     mirror = "{backend: b, rewrite: {model: new}, compare: {baseline: {percent: 5}}, percent: 20}"
     config = yaml_of(f", rewrite: {{model: old}}, mirror: {mirror}", V2)
-    own, mirrored, baseline = (await explained(config, built(M))).targets
-    assert 'model_name: "old"' in own.message["decoded"]
+    served, mirrored, baseline = (await explained(config, built(M))).targets
+    assert 'model_name: "old"' in served.message["decoded"]
     assert 'model_name: "new"' in mirrored.message["decoded"]
     assert 'model_name: "old"' in baseline.message["decoded"]
     assert mirrored.when == "a copy of 20% of requests"
@@ -206,7 +206,7 @@ SPLIT_IN_HALF = yaml_of(", split: [{backend: c, percent: 50}], split_by: x-user"
 async def test_the_target_of_a_split_is_named_if_the_request_decides(
     headers: dict[str, str], parameters: dict[str, Any], cause: str
 ) -> None:
-    config = configured(SPLIT_IN_HALF)
+    config = parse_config(SPLIT_IN_HALF)
     backends = {name: Backend(name) for name in ("b", "c")}
     gateway = RoutingGateway(compiled.routing_table(config), backends, {})
     chosen = set()
@@ -217,7 +217,7 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
         result = await explain(config, built(request, "v2-grpc", metadata=sent), ExplainOptions())
         context = RequestContext("", headers=sent)
         assign_request_id(context)
-        with pytest.raises(GatewayError):  # these backends have no model
+        with pytest.raises(GatewayError):  # a ``Backend`` has no models
             await gateway.infer(request, gateway.bind("m", "", context), context)
         chosen.add(context.record.backend)
         assert result.notes == [
@@ -226,7 +226,7 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
     assert chosen == {"b", "c"}
 
 
-async def test_a_generated_id_decides_at_random() -> None:
+async def test_without_a_sequence_or_header_the_split_is_random() -> None:
     result = await explained(SPLIT_IN_HALF, built(M, "v2-grpc"))
     assert result.notes[0].startswith("The request has neither a sequence nor a header that")
 
@@ -243,7 +243,7 @@ async def test_a_cast_is_named() -> None:
     assert target.steps == (
         "cast BF16: FP32 for input 'x', because one of the two protocols does not have BF16",
     )
-    assert target.error.startswith("unknown, because ")  # but the cast is known
+    assert target.error.startswith("unknown, because ")
     (target,) = (await explained(config + DECLARED, BF16)).targets
     assert target.error == ""
     assert "'x', FP32 [1, 2], 8 bytes" in target.layout[1]
