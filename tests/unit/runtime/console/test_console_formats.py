@@ -115,7 +115,7 @@ def test_a_long_protobuf_message_is_shown_truncated() -> None:
     message.raw_input_contents.append(b"\x00" * (8 << 20))
     start = time.process_time()
     described = wire_format.describe_request(RpcRequest(_INFER, [message.SerializeToString()]))
-    assert time.process_time() - start < 1.0, "writing all of it would take seconds"
+    assert time.process_time() - start < 1.0, "formatting the whole message would take seconds"
     assert described["decoded"].count("fp32_contents: 1.0") == 32
     for text in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
         assert text in described["decoded"]
