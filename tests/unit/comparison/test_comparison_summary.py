@@ -172,7 +172,7 @@ def test_responses_and_outcomes_are_counted() -> None:
     summary = summary_of([("a", "m", each, None, 0, "") for each in COMPARISONS])
     model = summary.routes["a"]["m"]
     assert (model.compared, model.equal, model.known) == (9, 3, 1)
-    assert model.unresolvable == 4  # NaN, a missing output, an outcome, and another class
+    assert model.unresolvable == 4  # NaN, a missing output, another outcome, and another class
     assert model.required_atol == pytest.approx(0.9999)
     assert model.outcomes == {"ok/ok": 7, "ok/timeout": 1, "timeout/timeout": 1}
     assert model.causes == {"outcome": 1}

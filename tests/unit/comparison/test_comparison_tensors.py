@@ -313,7 +313,7 @@ def test_a_comparison_takes_little_memory_and_its_result_is_small() -> None:
     rng = np.random.default_rng(1)
     expected = rng.normal(size=(64, 65_536)).astype(np.float32)
     actual = expected * np.float32(1.001)
-    compare_arrays(Datatype.FP32, expected[:1], actual[:1])  # fills caches
+    compare_arrays(Datatype.FP32, expected[:1], actual[:1])  # the first call fills caches
     tracemalloc.start()
     try:
         result = compare_arrays(Datatype.FP32, expected, actual)

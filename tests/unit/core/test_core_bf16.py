@@ -48,7 +48,7 @@ def is_nan(bits: int) -> bool:
 @example(0x00008000)
 @example(0x80000000)  # minus zero
 @example(0xFF800000)
-def test_rounds_to_nearest_even(bits: int) -> None:
+def test_conversion_rounds_to_nearest_even(bits: int) -> None:
     if is_nan(bits):
         return
     (actual,) = bf16_from_float32(np.array([bits], "<u4").view("<f4"))
@@ -71,7 +71,7 @@ def test_every_bf16_round_trips_through_float32() -> None:
     assert np.array_equal(restored[nan], patterns[nan] | 0x40)  # NaNs become quiet
 
 
-def test_agrees_with_ml_dtypes() -> None:
+def test_conversion_agrees_with_ml_dtypes() -> None:
     reference = pytest.importorskip("ml_dtypes").bfloat16
     rng = np.random.default_rng(1)
     values = rng.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)

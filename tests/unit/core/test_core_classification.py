@@ -82,7 +82,7 @@ def test_fp16_bf16_and_fp64_values_are_ranked(datatype: Datatype) -> None:
 
 
 @given(st.lists(st.integers(-3, 3), max_size=30), st.integers(1, 40))
-def test_ranks_like_a_stable_sort(values: list[int], count: int) -> None:
+def test_classes_are_ranked_as_by_a_stable_sort(values: list[int], count: int) -> None:
     tensor = tensor_from_array("t", Datatype.INT8, np.array(values, np.int8))
     order = sorted(range(len(values)), key=lambda i: -values[i])[:count]
     assert texts(classify(tensor, count)) == [f"{values[i]}:{i}".encode() for i in order]
@@ -92,7 +92,7 @@ def test_ranks_like_a_stable_sort(values: list[int], count: int) -> None:
     ("shape", "batch_rank", "expected"),
     [((), 0, (1,)), ((0,), 0, (0,)), ((0, 3), 1, (0, 2)), ((3, 0), 1, (3, 0)), ((2,), 1, (2, 1))],
 )
-def test_empty_and_scalar_shapes(
+def test_empty_and_scalar_outputs_are_classified(
     shape: tuple[int, ...], batch_rank: int, expected: tuple[int, ...]
 ) -> None:
     classes = classify(scores_of(np.zeros(shape)), 2, batch_rank)
@@ -113,7 +113,7 @@ def test_class_responses_are_bounded() -> None:
         classify(tensor, MAX_CLASSES + 1)
 
 
-def test_the_parameter_gives_the_number_of_classes() -> None:
+def test_the_classification_parameter_is_the_number_of_classes() -> None:
     assert class_count(RequestedOutput("o")) is None
     assert class_count(RequestedOutput("o", {"classification": 3})) == 3
 

@@ -26,5 +26,5 @@ def test_zero_and_empty_ids_mean_no_sequence(value: Any) -> None:
     assert sequence_key(InferRequest("m", parameters={"sequence_id": value})) is None
 
 
-def test_the_default_is_no_sequence() -> None:
+def test_a_request_without_an_id_has_no_sequence() -> None:
     assert sequence_key(InferRequest("m", parameters={"sequence_start": True})) is None

@@ -173,7 +173,7 @@ def test_an_idle_log_uses_no_cpu() -> None:
     def wake_ups() -> str:
         return next(line for line in task.read_text().splitlines() if line.startswith("voluntary"))
 
-    for _ in range(20):  # until the writer is idle
+    for _ in range(20):  # wait until the writer is idle
         before = wake_ups()
         time.sleep(1)
         if wake_ups() == before:

@@ -158,7 +158,7 @@ async def test_held_memory_is_charged_and_released() -> None:
         assert account.detached.held > 8000
         for _ in range(5):
             await asyncio.sleep(0)
-        assert account.detached.peak > account.detached.held > 16_000  # the tensors and the JSON
+        assert account.detached.peak > account.detached.held > 16_000  # tensors and JSON are held
         running.sink.proceed.set()
     assert account.detached.held == 0
     assert running.results == {"sent": 2}

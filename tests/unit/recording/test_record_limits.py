@@ -140,11 +140,11 @@ def test_every_exchange_that_is_recorded_can_be_read(monkeypatch: pytest.MonkeyP
     ids=["responses", "tensors", "outputs", "parameters", "lists", "texts", "shapes", "offsets"],
 )
 def test_the_memory_of_a_record_is_counted(record: bytes) -> None:
-    decode_exchange(record)  # fills caches
+    decode_exchange(record)  # the first call fills caches
     tracemalloc.start()
     try:
         decoded = decode_exchange(record)
-        held, _ = tracemalloc.get_traced_memory()
+        used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held <= 2 * decoded.size
+    assert used <= 2 * decoded.size

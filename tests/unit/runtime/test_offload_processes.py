@@ -391,7 +391,7 @@ async def test_a_displaced_job_is_rejected(monkeypatch: pytest.MonkeyPatch) -> N
     for connection, cost in (("1", 3), ("2", 2), ("3", 1)):
         tasks.append(asyncio.create_task(run_job(connection, cost)))
         await asyncio.sleep(0)
-    tasks[1].cancel()  # cancelled at the moment of its displacement
+    tasks[1].cancel()  # the displaced job is cancelled too
     with pytest.raises(GatewayError, match="too many long messages") as caught:
         await tasks[0]
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)

@@ -115,7 +115,7 @@ async def test_inferences_and_errors_of_the_route_are_sent(receiver: Receiver) -
         await gateway.infer()
         with pytest.raises(GatewayError):
             await gateway.infer(InferRequest("simple"))
-        await gateway.infer(InferRequest("identity", inputs=(REQUEST.inputs[0],)))  # another route
+        await gateway.infer(InferRequest("identity", inputs=(REQUEST.inputs[0],)))  # not logged
     assert receiver.kinds() == ["request", "request", "response", "response"]
     assert set(receiver.paths) == {"/ns/broker"}
     statuses = {headers.get("ce-statuscode") for headers, _ in receiver.received}

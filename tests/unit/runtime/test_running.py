@@ -50,8 +50,8 @@ def config_with(**more: Any) -> Config:
 
 def config_with_timeout(timeout: str) -> Config:
     """Return a configuration in which the timeout of backend ``one`` differs."""
-    one = {"protocol": "builtin", "timeout": timeout}
-    return config_with(backends={"one": one, "two": {"protocol": "builtin"}})
+    changed = {"protocol": "builtin", "timeout": timeout}
+    return config_with(backends={"one": changed, "two": {"protocol": "builtin"}})
 
 
 class RecordingBackend(BuiltinBackend):

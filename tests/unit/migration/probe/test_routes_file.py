@@ -184,7 +184,7 @@ def test_the_file_is_valid_with_any_names_of_a_server(
 # ---- against a new server
 
 
-def mirrored(old: ProbedModel, new: ProbedModel) -> str:
+def mirror_route(old: ProbedModel, new: ProbedModel) -> str:
     """Return the lines of the route for ``old`` in a valid configuration with ``new``."""
     text = compose(server(old), new=(server(new, url="grpc://new:8001"),)).text
     assert parse_routes(text)
@@ -192,7 +192,7 @@ def mirrored(old: ProbedModel, new: ProbedModel) -> str:
 
 
 def test_a_certain_pair_is_mirrored_and_compared() -> None:
-    assert mirrored(model("m"), model("m")) == (
+    assert mirror_route(model("m"), model("m")) == (
         "  - model: m\n"
         "    backend: old\n"
         "    mirror:\n"
@@ -206,7 +206,7 @@ def test_other_names_are_rewritten() -> None:
     inputs = (tensor("input__0", "FP32", -1, 3),)
     outputs = (tensor("scores", "FP32", -1), tensor("labels", "BYTES", -1))
     old = model("Resnet", outputs=(tensor("probs", "FP32", -1), tensor("names", "BYTES", -1)))
-    text = mirrored(old, model("res-net", inputs=inputs, outputs=outputs))
+    text = mirror_route(old, model("res-net", inputs=inputs, outputs=outputs))
     assert text.splitlines()[2:] == [
         "    mirror:",
         "      backend: new",
@@ -222,7 +222,7 @@ def test_other_names_are_rewritten() -> None:
 def test_an_uncertain_pair_is_a_comment_with_the_reason_and_the_alternatives() -> None:
     old = model("m", inputs=(tensor("a", "INT64", -1), tensor("b", "INT64", -1)))
     new = model("m", inputs=(tensor("x", "INT64", -1), tensor("y", "INT64", -1)))
-    lines = mirrored(old, new).splitlines()
+    lines = mirror_route(old, new).splitlines()
     reason = "several tensors have this datatype and shape; possible: x, y"
     assert lines[2:] == [
         "    # The mirror is not certain:",
@@ -239,13 +239,13 @@ def test_an_uncertain_pair_is_a_comment_with_the_reason_and_the_alternatives() -
 
 def test_an_output_without_a_counterpart_is_a_comment_in_the_mirror() -> None:
     new = model("m", outputs=(tensor("y", "FP64", -1),))
-    lines = mirrored(model("m"), new).splitlines()
+    lines = mirror_route(model("m"), new).splitlines()
     assert "      # output y: the datatypes differ: FP32 and FP64; no cast fits" in lines
     assert "      compare: {}" in lines
 
 
 def test_an_uncertain_output_is_not_rewritten() -> None:
-    lines = mirrored(model("m"), model("m", outputs=(tensor("Y", "FP64", -1),))).splitlines()
+    lines = mirror_route(model("m"), model("m", outputs=(tensor("Y", "FP64", -1),))).splitlines()
     reason = "the datatypes differ: FP32 and FP64; no cast fits; possible: Y"
     assert f"      # output y: {reason}" in lines
     assert not any("rewrite" in line for line in lines)

@@ -58,7 +58,7 @@ class Server(BuiltinBackend):
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        while True:  # endless
+        while True:
             yield await self._respond(request, context)
 
 

@@ -131,7 +131,7 @@ def test_long_maps_of_a_protobuf_message_are_truncated() -> None:
     assert "… parameters: 968 more" in decoded
 
 
-def _packed(elements: int) -> bytes:
+def _bool_response(elements: int) -> bytes:
     message = SCHEMA.method_classes(_INFER)[1]()
     message.outputs.add().contents.bool_contents.extend([True] * elements)
     return bytes(message.SerializeToString())
@@ -143,8 +143,8 @@ def _packed(elements: int) -> bytes:
         (b"\x32\x00" * 16_384, True),
         (b"\x32\x00" * 16_385, False),
         (b"\x2a\x00" * 16_385, False),
-        (_packed(4_000_000), True),
-        (_packed(4_200_000), False),
+        (_bool_response(4_000_000), True),
+        (_bool_response(4_200_000), False),
     ],
     ids=["strings at limit", "strings", "outputs", "elements at limit", "elements"],
 )

@@ -86,7 +86,7 @@ def test_a_failing_flow_with_few_requests_is_shown(monkeypatch: pytest.MonkeyPat
     assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["failing", "busy"]
 
 
-def test_a_flow_that_was_left_out_before_has_the_time_since_when_it_is_listed(
+def test_a_flow_that_was_left_out_earlier_has_the_time_of_its_listing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 1)
