@@ -236,7 +236,7 @@ def test_the_page_loads_nothing_and_has_charts() -> None:
     page = Page(text)
     assert not re.search(r"(?:src|href)\s*=\s*\"(?!#)|url\(|@import|https?:", text)
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
-    # Agreement and latency of all models and of the model, and the errors of the output.
+    # Charts: agreement and latency of all models and of the only model, and errors of the output.
     assert page.tags.count("svg") == 5
     assert "prefers-color-scheme: dark" in text
     anchors = {value for key, value in page.attributes if key == "id"}
@@ -250,7 +250,7 @@ def test_noise_is_drawn_beside_differences() -> None:
     text = render_html(summary)
     assert "noise of the old server" in text
     bars = re.findall(r'<rect class="(\w+)".*? height="([\d.]+)">', text)
-    assert [kind for kind, _ in bars] == ["new", "old", "new"]  # errors; noise and differences
+    assert [kind for kind, _ in bars] == ["new", "old", "new"]  # errors, noise, differences
     assert all(float(height) > 5 for _, height in bars)
 
 

@@ -23,7 +23,7 @@ from infergate.core.errors import Kind
 from infergate.core.exchange import Outcome
 
 IGNORED = ComparisonRules(outputs={"x": OutputRule(ignore=True)})
-# Sums of these errors are exact, so that they do not depend on the order.
+# The sums of the errors are exact, so they do not depend on the order of the comparisons.
 COMPARISONS = [
     compare_values(1, 1),
     compare_values(1, 2),
@@ -68,7 +68,7 @@ def summary_of(added: list[Addition]) -> Summary:
     return summary
 
 
-def merged(*summaries: Summary) -> Summary:
+def merge_all(*summaries: Summary) -> Summary:
     result = Summary()
     for each in summaries:
         result.merge(each)
@@ -82,9 +82,9 @@ def test_merging_is_associative_and_equals_adding_in_one_go(
     a, b, c = map(summary_of, (first, second, third))
     before = copy.deepcopy((a, b, c))
     expected = summary_of([*first, *second, *third])
-    assert merged(a, b, c) == expected
-    assert merged(merged(a, b), c) == merged(a, merged(b, c)) == expected
-    assert merged(c, a, b) == expected
+    assert merge_all(a, b, c) == expected
+    assert merge_all(merge_all(a, b), c) == merge_all(a, merge_all(b, c)) == expected
+    assert merge_all(c, a, b) == expected
     assert (a, b, c) == before
 
 
@@ -98,7 +98,7 @@ def test_the_models_that_keep_an_entry_do_not_depend_on_the_order(step: int) -> 
     assert sorted(expected.routes["r"]) == [OTHER, *(f"m{n:02}" for n in range(MAX_MODELS))]
     assert summary_of(added[::step] if step < 0 else _by_steps(added, step)) == expected
     halves = summary_of(added[::2]), summary_of(added[1::2])
-    assert merged(*halves) == merged(*halves[::-1]) == expected
+    assert merge_all(*halves) == merge_all(*halves[::-1]) == expected
 
 
 def _by_steps(added: list[Addition], step: int) -> list[Addition]:
@@ -115,7 +115,7 @@ def test_names_of_models_that_may_not_exist_do_not_displace_models(rejected: Com
         OTHER: 46,
     }
     assert summary_of([*invented, *served]) == summary
-    assert merged(summary_of(invented), summary_of(served)) == summary
+    assert merge_all(summary_of(invented), summary_of(served)) == summary
 
 
 @pytest.mark.parametrize("rejected", REJECTED)
@@ -172,7 +172,7 @@ def test_responses_and_outcomes_are_counted() -> None:
     summary = summary_of([("a", "m", each, None, 0, "") for each in COMPARISONS])
     model = summary.routes["a"]["m"]
     assert (model.compared, model.equal, model.known) == (9, 3, 1)
-    assert model.unresolvable == 4  # NaN, a missing output, an outcome, and another class
+    assert model.unresolvable == 4  # NaN, a missing output, another outcome, and another class
     assert model.required_atol == pytest.approx(0.9999)
     assert model.outcomes == {"ok/ok": 7, "ok/timeout": 1, "timeout/timeout": 1}
     assert model.causes == {"outcome": 1}

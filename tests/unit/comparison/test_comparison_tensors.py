@@ -45,7 +45,7 @@ def pairs(draw: st.DrawFn, datatype: Datatype) -> list[Pair]:
     return result
 
 
-def stored(datatype: Datatype, values: Sequence[float]) -> Floats:
+def round_to(datatype: Datatype, values: Sequence[float]) -> Floats:
     """Return ``values`` as FP64 after rounding to ``datatype``."""
     with np.errstate(over="ignore", invalid="ignore"):
         if datatype is Datatype.BF16:
@@ -56,7 +56,7 @@ def stored(datatype: Datatype, values: Sequence[float]) -> Floats:
 
 def arrays(datatype: Datatype, drawn: list[Pair]) -> tuple[Floats, Floats]:
     expected, actual = zip(*drawn, strict=True) if drawn else ((), ())
-    return stored(datatype, expected), stored(datatype, actual)
+    return round_to(datatype, expected), round_to(datatype, actual)
 
 
 def is_close(expected: Floats, actual: Floats, atol: float, rtol: float) -> Any:
@@ -313,7 +313,7 @@ def test_a_comparison_takes_little_memory_and_its_result_is_small() -> None:
     rng = np.random.default_rng(1)
     expected = rng.normal(size=(64, 65_536)).astype(np.float32)
     actual = expected * np.float32(1.001)
-    compare_arrays(Datatype.FP32, expected[:1], actual[:1])  # imports and caches
+    compare_arrays(Datatype.FP32, expected[:1], actual[:1])  # the first call fills caches
     tracemalloc.start()
     try:
         result = compare_arrays(Datatype.FP32, expected, actual)

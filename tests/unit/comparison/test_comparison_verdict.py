@@ -1,4 +1,4 @@
-"""The verdict, which compares the distribution of differences with that of the noise."""
+"""Verdicts, which compare the distribution of differences with the distribution of noise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def counts(compared: int, differing: int, distance: float = 1.0) -> DifferenceCo
 
 
 @given(st.floats(min_value=0, allow_nan=False))
-def test_the_bin_of_an_error_contains_it(error: float) -> None:
+def test_an_error_is_within_the_limits_of_its_bin(error: float) -> None:
     index = bin_of(error)
     assert count_bins(np.array([error])) == {index: 1}
     assert error <= bin_limit(index) or index == INFINITE_BIN - 1
@@ -66,10 +66,10 @@ def test_zero_and_infinity_have_bins_of_their_own() -> None:
         (counts(1000, 300), counts(100, 28), Verdict.WITHIN_NOISE),
         (counts(1000, 300), counts(1000, 100), Verdict.DIFFERENT),
         (counts(1000, 300), counts(10, 1), Verdict.WITHIN_NOISE),  # too few noise comparisons
-        (counts(10**6, 320), counts(10**6, 30), Verdict.WITHIN_NOISE),  # 0.029 % more
-        (counts(10**6, 400), counts(10**6, 30), Verdict.DIFFERENT),  # 0.037 % more
-        (counts(10**6, 140_000), counts(10**6, 100_000), Verdict.WITHIN_NOISE),  # 17 % relative
-        (counts(10**6, 160_000), counts(10**6, 100_000), Verdict.DIFFERENT),  # 23 % relative
+        (counts(10**6, 320), counts(10**6, 30), Verdict.WITHIN_NOISE),  # the excess is 0.029 %
+        (counts(10**6, 400), counts(10**6, 30), Verdict.DIFFERENT),  # the excess is 0.037 %
+        (counts(10**6, 140_000), counts(10**6, 100_000), Verdict.WITHIN_NOISE),  # 17 % of the sum
+        (counts(10**6, 160_000), counts(10**6, 100_000), Verdict.DIFFERENT),  # 23 % of the sum
         (counts(1000, 1000, 1.0), counts(1000, 1000, 1.5), Verdict.WITHIN_NOISE),
         (counts(1000, 1000, 10.0), counts(1000, 1000, 1.0), Verdict.DIFFERENT),
         (counts(1000, 1000, 1.0), counts(1000, 1000, 10.0), Verdict.WITHIN_NOISE),
@@ -144,14 +144,14 @@ def random_counts() -> st.SearchStrategy[DifferenceCounts]:
 
 @settings(max_examples=examples(600))
 @given(random_counts(), random_counts())
-def test_the_judgement_is_that_of_the_rule_applied_to_each_bin(
+def test_a_judgement_equals_that_of_the_reference(
     differences: DifferenceCounts, noise: DifferenceCounts
 ) -> None:
     assert judge(differences, noise) == reference_judge(differences, noise)
 
 
 class CountingBins(Counter[int]):
-    """Counts the bins that are bin_counts."""
+    """Counts the bins that are read."""
 
     reads = 0
 

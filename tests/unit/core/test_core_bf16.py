@@ -1,4 +1,4 @@
-"""Rounding to bfloat16 against two references: fractions, and ml_dtypes where it is installed."""
+"""Conversion to bfloat16, compared with exact fractions and, where it is installed, ml_dtypes."""
 
 import struct
 from fractions import Fraction
@@ -20,7 +20,7 @@ def to_float(bits: int) -> float:
 
 
 def round_exactly(bits: int) -> int:
-    """Round to nearest even in exact arithmetic."""
+    """Return the bfloat16 bits of a float32, rounded to nearest even in exact arithmetic."""
     sign, magnitude = bits & 0x80000000, bits & 0x7FFFFFFF
     truncated = magnitude >> 16
     if magnitude == 0x7F800000:  # infinity
@@ -48,7 +48,7 @@ def is_nan(bits: int) -> bool:
 @example(0x00008000)
 @example(0x80000000)  # minus zero
 @example(0xFF800000)
-def test_rounds_to_nearest_even(bits: int) -> None:
+def test_conversion_rounds_to_nearest_even(bits: int) -> None:
     if is_nan(bits):
         return
     (actual,) = bf16_from_float32(np.array([bits], "<u4").view("<f4"))
@@ -71,7 +71,7 @@ def test_every_bf16_round_trips_through_float32() -> None:
     assert np.array_equal(restored[nan], patterns[nan] | 0x40)  # NaNs become quiet
 
 
-def test_agrees_with_ml_dtypes() -> None:
+def test_conversion_agrees_with_ml_dtypes() -> None:
     reference = pytest.importorskip("ml_dtypes").bfloat16
     rng = np.random.default_rng(1)
     values = rng.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)

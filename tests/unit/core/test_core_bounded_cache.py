@@ -3,7 +3,7 @@ import pickle
 from infergate.core.bounded_cache import BoundedCache, GenerationalCache
 
 
-def test_never_exceeds_its_limit() -> None:
+def test_a_cache_never_exceeds_its_limit() -> None:
     cache = BoundedCache[int, str](3)
     for number in range(10):
         cache[number] = str(number)
@@ -27,7 +27,7 @@ def test_a_pickled_copy_is_empty_and_bounded() -> None:
     assert copy == {2: 2}
 
 
-def test_entries_in_use_survive_others() -> None:
+def test_an_entry_in_use_survives_later_entries() -> None:
     cache = GenerationalCache[str, int](10, 1000)
     cache.add("used", 1, 10)
     for number in range(100):
@@ -35,7 +35,7 @@ def test_entries_in_use_survive_others() -> None:
         if cache.get("used") is None:
             assert cache.revive("used") == 1
     assert cache.revive("0") is None
-    assert cache.revive("99") is None  # in the newer generation
+    assert cache.revive("99") is None  # the entry is in the newer generation
     assert cache["99"] == 99
 
 

@@ -28,7 +28,7 @@ def error_text(check: Any, *arguments: Any) -> str:
 
 
 @pytest.mark.parametrize("shape", [[], [0], (1, 2, 3), [2**63 - 1], [1] * DEFAULT_LIMITS.rank])
-def test_accepted_shapes(shape: Any) -> None:
+def test_valid_shapes_are_accepted(shape: Any) -> None:
     assert check_shape("t", shape, DEFAULT_LIMITS) == tuple(shape)
 
 
@@ -44,7 +44,7 @@ def test_accepted_shapes(shape: Any) -> None:
         ([1], "[1]"),
     ],
 )
-def test_rejected_dimensions(dimension: Any, text: str) -> None:
+def test_invalid_dimensions_are_rejected(dimension: Any, text: str) -> None:
     error = error_text(check_shape, "image", [4, dimension], DEFAULT_LIMITS)
     assert error.startswith(f"tensor 'image': shape has {text} where")
 
@@ -82,7 +82,7 @@ def test_data_of_any_other_size_is_refused(
 
 
 @pytest.mark.parametrize("shape", [(2**32, 2**32), (2**40,), (2**62, 2)])
-def test_products_do_not_overflow(shape: tuple[int, ...]) -> None:
+def test_the_size_of_a_shape_does_not_overflow(shape: tuple[int, ...]) -> None:
     assert "tensor 't'" in error_text(check_data, "t", Datatype.FP32, shape, b"")
 
 

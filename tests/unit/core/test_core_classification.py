@@ -1,4 +1,4 @@
-"""Classification results: their order, text, labels, shapes and limits."""
+"""Classification of outputs: the order, text and labels of classes, shapes, and limits."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ def texts(tensor: Tensor) -> Any:
     return tensor.numpy().tolist()
 
 
-def floats(values: Any) -> Tensor:
+def scores_of(values: Any) -> Tensor:
     return tensor_from_array("SCORES", Datatype.FP32, np.array(values, np.float32))
 
 
 def test_classes_are_sorted_and_formatted_as_in_triton() -> None:
-    classes = classify(floats([0.1, 4.0, -2.5, 1e9]), 3)
+    classes = classify(scores_of([0.1, 4.0, -2.5, 1e9]), 3)
     assert (classes.name, classes.datatype, classes.shape) == ("SCORES", Datatype.BYTES, (3,))
     assert texts(classes) == [b"1000000000.000000:3", b"4.000000:1", b"0.100000:0"]
 
@@ -46,19 +46,19 @@ def test_values_are_in_full_precision(value: float, single: str, double: str) ->
 
 
 def test_a_batch_is_ranked_row_by_row() -> None:
-    scores = floats([[[1, 2], [3, 4]], [[8, 7], [6, 5]]])
+    scores = scores_of([[[1, 2], [3, 4]], [[8, 7], [6, 5]]])
     assert texts(classify(scores, 1, batch_rank=1)) == [[b"4.000000:3"], [b"8.000000:0"]]
     assert texts(classify(scores, 1)) == [b"8.000000:4"]
 
 
 def test_labels_follow_the_index() -> None:
-    classes = classify(floats([3, 2, 1, 0]), 4, labels=("cat", "", "dog"))
+    classes = classify(scores_of([3, 2, 1, 0]), 4, labels=("cat", "", "dog"))
     assert texts(classes) == [b"3.000000:0:cat", b"2.000000:1", b"1.000000:2:dog", b"0.000000:3"]
-    assert texts(classify(floats([1]), 1, labels=("né",))) == ["1.000000:0:né".encode()]
+    assert texts(classify(scores_of([1]), 1, labels=("né",))) == ["1.000000:0:né".encode()]
 
 
 def test_equal_values_are_sorted_by_index_and_nan_is_last() -> None:
-    classes = classify(floats([1, np.nan, 1, -np.inf, np.inf, np.nan, 1]), 99)
+    classes = classify(scores_of([1, np.nan, 1, -np.inf, np.inf, np.nan, 1]), 99)
     indices = [int(text.split(b":")[1]) for text in texts(classes)]
     assert indices == [4, 0, 2, 6, 3, 1, 5]
     assert texts(classes)[::6] == [b"inf:4", b"nan:5"]
@@ -76,13 +76,13 @@ def test_extreme_integers_are_ordered_and_exact(datatype: Datatype) -> None:
 
 
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16, Datatype.FP64])
-def test_other_floats(datatype: Datatype) -> None:
+def test_fp16_bf16_and_fp64_values_are_ranked(datatype: Datatype) -> None:
     tensor = tensor_from_array("t", datatype, np.array([-0.5, 1.5], np.float32))
     assert texts(classify(tensor, 2)) == [b"1.500000:1", b"-0.500000:0"]
 
 
 @given(st.lists(st.integers(-3, 3), max_size=30), st.integers(1, 40))
-def test_ranks_like_a_stable_sort(values: list[int], count: int) -> None:
+def test_classes_are_ranked_as_by_a_stable_sort(values: list[int], count: int) -> None:
     tensor = tensor_from_array("t", Datatype.INT8, np.array(values, np.int8))
     order = sorted(range(len(values)), key=lambda i: -values[i])[:count]
     assert texts(classify(tensor, count)) == [f"{values[i]}:{i}".encode() for i in order]
@@ -92,10 +92,10 @@ def test_ranks_like_a_stable_sort(values: list[int], count: int) -> None:
     ("shape", "batch_rank", "expected"),
     [((), 0, (1,)), ((0,), 0, (0,)), ((0, 3), 1, (0, 2)), ((3, 0), 1, (3, 0)), ((2,), 1, (2, 1))],
 )
-def test_empty_and_scalar_shapes(
+def test_empty_and_scalar_outputs_are_classified(
     shape: tuple[int, ...], batch_rank: int, expected: tuple[int, ...]
 ) -> None:
-    classes = classify(floats(np.zeros(shape)), 2, batch_rank)
+    classes = classify(scores_of(np.zeros(shape)), 2, batch_rank)
     assert classes.shape == expected
     assert classes.numpy().shape == expected
 
@@ -113,12 +113,12 @@ def test_class_responses_are_bounded() -> None:
         classify(tensor, MAX_CLASSES + 1)
 
 
-def test_the_parameter_gives_the_number_of_classes() -> None:
+def test_the_classification_parameter_is_the_number_of_classes() -> None:
     assert class_count(RequestedOutput("o")) is None
     assert class_count(RequestedOutput("o", {"classification": 3})) == 3
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", [1]])
-def test_a_wrong_parameter_is_named(value: Any) -> None:
+def test_an_invalid_number_of_classes_is_rejected(value: Any) -> None:
     with raises_kind(Kind.BAD_REQUEST, match="output 'o': parameter 'classification'"):
         class_count(RequestedOutput("o", {"classification": value}))

@@ -1,4 +1,4 @@
-"""Functions in daemon threads."""
+"""The memory of a function that a daemon thread has run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from infergate.core.daemon_threads import to_daemon_thread
 
 
-class Large:
+class Referent:
     pass
 
 
@@ -27,16 +27,16 @@ async def test_the_function_and_its_arguments_are_freed_before_the_thread_ends(
         assert may_end.wait(60)
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", report_and_wait)
-    captured, argument = Large(), Large()
+    captured, argument = Referent(), Referent()
     references = weakref.ref(captured), weakref.ref(argument)
 
-    def use(_: Large, value: Large = captured) -> str:
+    def use(_: Referent, value: Referent = captured) -> str:
         return type(value).__name__
 
     try:
         call = to_daemon_thread(use, argument)
         del use, captured, argument
-        assert await call == "Large"
+        assert await call == "Referent"
         del call
         assert [reference() for reference in references] == [None, None]
     finally:

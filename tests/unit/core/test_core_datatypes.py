@@ -21,7 +21,7 @@ SIZES = {
 }
 
 
-def test_the_fourteen_names_and_sizes() -> None:
+def test_every_datatype_has_its_name_and_size() -> None:
     assert {name: datatype.itemsize for name, datatype in DATATYPES_BY_NAME.items()} == SIZES
     assert set(DATATYPES_BY_NAME.values()) == set(Datatype)
 

@@ -16,13 +16,13 @@ from infergate.core.errors import (
 )
 
 
-def test_defaults() -> None:
+def test_an_error_has_defaults() -> None:
     error = GatewayError(Kind.NOT_FOUND, "unknown model 'x'")
     assert (error.origin, error.detail, error.retry_after) == (Origin.GATEWAY, "", None)
     assert str(error) == error.public == "unknown model 'x'"
 
 
-def test_detail_is_not_in_the_text() -> None:
+def test_the_detail_of_an_error_is_not_in_its_text() -> None:
     error = GatewayError(Kind.CONNECT, "no answer", detail="10.0.0.7:8000 refused", retry_after=2.5)
     assert error.retry_after == 2.5
     assert "10.0.0.7" not in str(error)
@@ -57,7 +57,7 @@ def test_invalid_responses_are_blamed_on_the_backend() -> None:
         (math.nan, {}),
     ],
 )
-def test_retry_after_headers(delay: float | None, headers: dict[str, str]) -> None:
+def test_a_delay_is_sent_in_whole_seconds(delay: float | None, headers: dict[str, str]) -> None:
     assert retry_after_headers(GatewayError(Kind.OVERLOADED, "full", retry_after=delay)) == headers
 
 
@@ -73,12 +73,12 @@ def test_retry_after_headers(delay: float | None, headers: dict[str, str]) -> No
         ("\u0663", None),
     ],
 )
-def test_parse_retry_after(header: str, seconds: float | None) -> None:
+def test_only_whole_seconds_are_parsed(header: str, seconds: float | None) -> None:
     assert parse_retry_after({"retry-after": header}) == seconds
     assert parse_retry_after({}) is None
 
 
-def test_error_headers() -> None:
+def test_an_error_has_headers() -> None:
     error = UnauthenticatedError("credentials are required", 'Bearer realm="x"', "detail")
     assert error.kind is Kind.UNAUTHENTICATED
     assert (error.public, error.detail) == ("credentials are required", "detail")

@@ -42,7 +42,7 @@ def test_no_name_contains_a_control_character() -> None:
         ("n" * (1 << 20), "is longer than 1024 bytes"),
     ],
 )
-def test_rejected_model_names(name: str, problem: str) -> None:
+def test_invalid_model_names_are_rejected(name: str, problem: str) -> None:
     for _ in range(2):  # a refused name is not cached as accepted
         with raises_kind(Kind.BAD_REQUEST) as caught:
             STRICT_RULE.check(name)
@@ -53,7 +53,7 @@ def test_rejected_model_names(name: str, problem: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "simple", "bert-base:2", "模型 é", "100%", "a..b", "...", "n" * MAX_NAME_BYTES]
 )
-def test_accepted_model_names(name: str) -> None:
+def test_valid_model_names_are_accepted(name: str) -> None:
     for _ in range(2):
         STRICT_RULE.check(name)
     assert are_accepted(STRICT_RULE, name, "m")

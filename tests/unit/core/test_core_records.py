@@ -12,8 +12,6 @@ REGION = RegionRef("region", 1, 2)
 
 @record
 class ExampleRecord:
-    """A record for the tests below."""
-
     name: str
     notes: list[str] = dataclasses.field(default_factory=list)
 

@@ -9,7 +9,7 @@ from infergate.core.sequences import sequence_id, sequence_key
 
 
 @pytest.mark.parametrize("value", [1, 2**64 - 1, "1", "by name", "é"])
-def test_the_id_and_the_key_of_a_sequence(value: Any) -> None:
+def test_the_key_of_a_sequence_has_the_model_and_the_id(value: Any) -> None:
     assert sequence_id({"sequence_id": value}) == value
     assert sequence_key(InferRequest("m", "2", parameters={"sequence_id": value})) == ("m", value)
 
@@ -26,5 +26,5 @@ def test_zero_and_empty_ids_mean_no_sequence(value: Any) -> None:
     assert sequence_key(InferRequest("m", parameters={"sequence_id": value})) is None
 
 
-def test_the_default_is_no_sequence() -> None:
+def test_a_request_without_an_id_has_no_sequence() -> None:
     assert sequence_key(InferRequest("m", parameters={"sequence_start": True})) is None

@@ -102,7 +102,7 @@ def test_comments_and_unknown_fields_are_not_events() -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("piece", [b"x" * 10, b"data: xx\n", b"\n", b"\r", b": n\n"])
-def test_time_is_linear(piece: bytes) -> None:
+def test_the_parsing_time_is_linear(piece: bytes) -> None:
     """Eight times the input takes about eight times as long, not sixty-four times."""
 
     def seconds(count: int) -> float:

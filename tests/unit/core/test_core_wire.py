@@ -57,7 +57,7 @@ def test_a_request_is_pickled_without_process_local_fields() -> None:
 @pytest.mark.parametrize(
     ("before", "requested", "after"), [(None, 5.0, 5.0), (9.0, 5.0, 5.0), (3.0, 5.0, 3.0)]
 )
-def test_shorten_deadline_never_extends_it(
+def test_shorten_deadline_never_extends_a_deadline(
     before: float | None, requested: float, after: float
 ) -> None:
     context = RequestContext("127.0.0.1", deadline=before)

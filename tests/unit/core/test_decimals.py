@@ -1,4 +1,4 @@
-"""Decimal numbers in text."""
+"""Parsing of decimal numbers."""
 
 import pytest
 

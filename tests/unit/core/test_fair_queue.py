@@ -119,8 +119,7 @@ def test_a_discarded_job_does_not_affect_the_others(jobs: list[Job], data: st.Da
 
 def test_cancelled_jobs_leave_nothing_behind() -> None:
     """A job that waits while other jobs are added and cancelled keeps its position, and the queue
-    stays small.
-    """
+    stays small."""
     queue = _queue(100)
     lasting = _job("a", priority=9)
     assert _enqueue(queue, lasting)
@@ -174,14 +173,16 @@ def test_new_clients_do_not_starve_the_others() -> None:
 
 
 @pytest.mark.parametrize(("client", "connection"), [("good", "1"), ("bad", "good")])
-def test_a_small_job_overtakes_the_large_ones_of_others(client: str, connection: str) -> None:
+def test_a_small_job_overtakes_large_jobs_of_other_connections(
+    client: str, connection: str
+) -> None:
     queue = _queue()
     for number in range(25):
         assert _enqueue(queue, _job("bad", str(number), 16 * MIB))
     assert None not in [queue.take() for _ in range(5)]
-    good = _job(client, connection, 400 * KIB)
-    assert _enqueue(queue, good)
-    assert queue.take() is good
+    small = _job(client, connection, 400 * KIB)
+    assert _enqueue(queue, small)
+    assert queue.take() is small
 
 
 def test_large_jobs_can_be_left_in_the_queue() -> None:
@@ -312,8 +313,8 @@ def test_small_jobs_displace_large_ones_of_the_same_client(
     queue = _queue()
     for number in range(connections * jobs):
         _enqueue(queue, _job("nat", f"bad{number % connections}", cost))
-    waiting, good = queue.waiting, _job("nat", "good", 400 * KIB)
-    assert _enqueue(queue, good)
+    waiting, small = queue.waiting, _job("nat", "good", 400 * KIB)
+    assert _enqueue(queue, small)
     assert queue.waiting in {waiting, waiting + 1}
     assert not _enqueue(queue, _job("nat", "bad", 900 * MIB))
     assert not _enqueue(queue, _job("other", "1", MAX_COST + 1))

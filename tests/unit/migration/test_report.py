@@ -78,12 +78,12 @@ def test_a_file_is_replaced_only_when_it_is_complete(tmp_path: Path) -> None:
     file = tmp_path / "report"
     write_file(file, ["old"])
 
-    def broken() -> Iterator[str]:
+    def failing_parts() -> Iterator[str]:
         yield "new"
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        write_file(file, broken())
+        write_file(file, failing_parts())
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
 

@@ -62,12 +62,12 @@ def test_labels_of_only_one_process_are_exported() -> None:
 
 
 def test_a_counter_was_created_when_the_first_process_created_it() -> None:
-    def created(at: float) -> Iterable[Metric]:
+    def created_at(at: float) -> Iterable[Metric]:
         family = Metric("done", "Done.", "counter")
         family.add_sample("done_created", {}, at)
         return [family]
 
-    assert "done_created 10.0" in text(aggregate(created(20.0), created(10.0)))
+    assert "done_created 10.0" in text(aggregate(created_at(20.0), created_at(10.0)))
 
 
 def test_counters_but_not_gauges_of_exited_processes_are_kept() -> None:

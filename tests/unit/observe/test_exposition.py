@@ -1,4 +1,4 @@
-"""A scrape returns the text that prometheus_client would write, in pieces."""
+"""The text of a scrape, compared with that of prometheus_client, and its division into pieces."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def metrics_with_routes(routes: int) -> Metrics:
 
 
 def without_process(scrape: tuple[str, str]) -> tuple[str, list[str]]:
-    """Drop the process metrics, which change between two scrapes."""
+    """Return ``scrape`` without process metrics, which change between two scrapes."""
     content_type, body = scrape
     return content_type, [line for line in body.splitlines() if "process_" not in line]
 
@@ -227,7 +227,7 @@ def counted_rows(generated: list[int], rows: int) -> Iterator[Row]:
         yield (str(number),), number
 
 
-async def test_a_scrape_yields_more_often_with_more_routes() -> None:
+async def test_a_scrape_of_many_routes_yields_often() -> None:
     pieces, loop_runs = await scrape(metrics_with_routes(1000))
     assert len(loop_runs) > 150
     assert loop_runs[-1] >= len(loop_runs) - 1

@@ -1,4 +1,4 @@
-"""Log lines with events, fields, advice and tracebacks, in both formats."""
+"""Log lines as JSON and as text: events, fields, advice, tracebacks and escapes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def line(
     return FORMATTERS[log_format]().format(record)
 
 
-def test_a_json_line() -> None:
+def test_the_fields_of_a_json_line() -> None:
     assert json.loads(line("json", "%s %r", "model_load", 'a"\n')) == {
         "time": "1970-01-01T00:00:00.250+00:00",
         "event": "log",

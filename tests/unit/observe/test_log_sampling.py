@@ -17,18 +17,18 @@ from infergate.observe.log_sampler import LogSampler
 
 
 def test_the_first_lines_of_a_second_and_every_nth_after_are_logged() -> None:
-    sampling = LogSampler(2, 3)
-    left_out = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
+    sampler = LogSampler(2, 3)
+    left_out = [sampler.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
     assert left_out == [0, 0, None, None, 2, None, None, 2, None, None]
-    assert sampling.count_left_out("r", "ok", 8.0) == 2, "the lines of the previous second"
-    assert sampling.count_left_out("r", "ok", 8.1) == 0
+    assert sampler.count_left_out("r", "ok", 8.0) == 2, "the lines of the previous second"
+    assert sampler.count_left_out("r", "ok", 8.1) == 0
 
 
 def test_each_route_and_outcome_is_sampled_separately() -> None:
-    sampling = LogSampler(1, 0)
-    assert [sampling.count_left_out("r", "ok", 1.0) for _ in range(3)] == [0, None, None]
-    assert sampling.count_left_out("r", "timeout", 1.0) == 0
-    assert sampling.count_left_out("other", "ok", 1.0) == 0
+    sampler = LogSampler(1, 0)
+    assert [sampler.count_left_out("r", "ok", 1.0) for _ in range(3)] == [0, None, None]
+    assert sampler.count_left_out("r", "timeout", 1.0) == 0
+    assert sampler.count_left_out("other", "ok", 1.0) == 0
 
 
 @given(
@@ -38,14 +38,14 @@ def test_each_route_and_outcome_is_sampled_separately() -> None:
 def test_every_request_is_logged_or_counted_by_the_next_line(
     first: int, every: int, requests: list[tuple[str, float]]
 ) -> None:
-    sampling, now = LogSampler(first, every), 0.0
+    sampler, now = LogSampler(first, every), 0.0
     uncounted = {"a": 0, "b": 0}
     for route, interval in requests:
         now += interval
-        left_out = sampling.count_left_out(route, "ok", now)
+        left_out = sampler.count_left_out(route, "ok", now)
         uncounted[route] += 1 if left_out is None else -left_out
     for route, count in uncounted.items():
-        assert sampling.count_left_out(route, "ok", now + 2) == count
+        assert sampler.count_left_out(route, "ok", now + 2) == count
 
 
 def test_a_line_has_the_number_of_requests_left_out_before_it() -> None:

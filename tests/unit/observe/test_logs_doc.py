@@ -1,4 +1,4 @@
-"""docs/logs.md lists the events, outcomes and fields of the log."""
+"""Every log line has an event, and docs/logs.md lists the events, outcomes and fields."""
 
 from __future__ import annotations
 

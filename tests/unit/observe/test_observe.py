@@ -158,9 +158,9 @@ def test_lines_are_written_while_requests_arrive_and_after_pauses() -> None:
     log = AccessLog(FORMATS["json"], on_dropped, out)
     for count in range(1, 4):
         log.record(finished_request(), 0.5, 0.0)
-        assert out.flushed.acquire(timeout=20)  # before ``close``
+        assert out.flushed.acquire(timeout=20)
         assert len(out.getvalue().splitlines()) == count
-        time.sleep(0.5)  # the thread sleeps without a timeout
+        time.sleep(0.5)  # let the writer thread become idle
     log.close()
 
 
@@ -173,7 +173,7 @@ def test_an_idle_log_uses_no_cpu() -> None:
     def wake_ups() -> str:
         return next(line for line in task.read_text().splitlines() if line.startswith("voluntary"))
 
-    for _ in range(20):  # the line is written within 20 s
+    for _ in range(20):  # wait until the writer is idle
         before = wake_ups()
         time.sleep(1)
         if wake_ups() == before:

@@ -111,7 +111,7 @@ def path(protocol: str, model: str) -> str:
 
 
 @asynccontextmanager
-async def proxied(engine: str = "own", **backend: Any) -> AsyncIterator[RunningGateway]:
+async def run_proxy(engine: str = "own", **backend: Any) -> AsyncIterator[RunningGateway]:
     """Run a gateway in front of another gateway, with a backend of each protocol."""
     async with (
         running(builtin_config(engine=engine)) as other,
@@ -190,7 +190,7 @@ async def root_span(spans: Spans) -> ReadableSpan:
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_a_trace_is_propagated_over_every_protocol(spans: Spans, engine: str) -> None:
-    async with proxied(engine) as gateway:
+    async with run_proxy(engine) as gateway:
         for protocol, backend in product(PROTOCOLS, PROTOCOLS):
             spans.exporter.clear()
             model = f"{backend}.identity"
@@ -312,7 +312,7 @@ UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
 
 async def test_an_unsampled_trace_stays_unsampled(spans: Spans) -> None:
     """Without a trace header, the second gateway would start and sample a new trace."""
-    async with proxied() as gateway:
+    async with run_proxy() as gateway:
         for protocol, backend in product(("v2-rest", "v2-grpc"), PROTOCOLS):
             await infer(gateway, protocol, f"{backend}.identity", traceparent=UNSAMPLED)
         assert [each.name for each in spans.all() if "infer" in each.name] == []
@@ -321,7 +321,7 @@ async def test_an_unsampled_trace_stays_unsampled(spans: Spans) -> None:
 async def test_a_backend_without_traceparent_in_forward_headers_gets_no_trace_headers(
     spans: Spans,
 ) -> None:
-    async with proxied(forward_headers=("x-*",)) as gateway:
+    async with run_proxy(forward_headers=("x-*",)) as gateway:
         for backend in ("v2-rest", "v2-grpc"):
             spans.exporter.clear()
             await infer(gateway, "v2-rest", f"{backend}.identity")

@@ -1,6 +1,5 @@
 """Files of events: they are private, rotated and bounded, and have only complete lines, even
-after a failed write.
-"""
+after a failed write."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ async def test_a_line_over_the_size_of_a_file_is_not_written(tmp_path: Path) -> 
 async def test_a_failed_write_leaves_no_incomplete_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, count: int
 ) -> None:
-    now, real = [0.0], os.write
+    now, os_write = [0.0], os.write
     sink = EventFiles(tmp_path, 1000, 10_000, lambda: now[0])
     await write(sink, event("a"))
     written = 0
@@ -83,7 +82,7 @@ async def test_a_failed_write_leaves_no_incomplete_line(
         nonlocal written
         if written:
             raise OSError(number, os.strerror(number))
-        written = real(descriptor, data[:10])
+        written = os_write(descriptor, data[:10])
         return written
 
     monkeypatch.setattr(os, "write", write_partially)
@@ -112,7 +111,7 @@ async def test_a_full_disk_gets_no_empty_files_and_is_tried_rarely(
         for _ in range(100):
             assert await write(sink, event(), event()) == {"failed": 2}
             now[0] += 0.25
-    assert opened.call_count == 5  # in 25 seconds
+    assert opened.call_count == 5, "a file is opened every 5 seconds"
     assert files(tmp_path) == []
     now[0] += 10
     assert await write(sink, event()) == {"sent": 1}

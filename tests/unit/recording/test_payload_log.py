@@ -110,7 +110,7 @@ async def test_closing_sends_the_waiting_events() -> None:
     assert running.sink.is_closed
 
 
-async def test_a_queue_that_is_full_drops_and_counts() -> None:
+async def test_a_full_queue_drops_and_counts_events() -> None:
     async with start_log(Sink(hangs=True), max_queue=3) as running:
         running.add(*[exchange()] * 10)
         assert running.results == {"dropped": 14}
@@ -158,7 +158,7 @@ async def test_held_memory_is_charged_and_released() -> None:
         assert account.detached.held > 8000
         for _ in range(5):
             await asyncio.sleep(0)
-        assert account.detached.peak > account.detached.held > 16_000  # tensors and JSON
+        assert account.detached.peak > account.detached.held > 16_000  # tensors and JSON are held
         running.sink.proceed.set()
     assert account.detached.held == 0
     assert running.results == {"sent": 2}
@@ -217,14 +217,14 @@ async def test_failures_of_the_sink_are_logged_when_they_begin_and_end(
 
 
 async def test_an_error_of_the_sink_fails_only_its_batch(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Sink):
+    class FailingSink(Sink):
         async def send(self, events: Sequence[WireEvent]) -> Counter[str]:
             if not self.batches:
                 self.batches.append([])
                 raise ZeroDivisionError
             return await super().send(events)
 
-    async with start_log(Broken()) as running:
+    async with start_log(FailingSink()) as running:
         running.add(exchange(), exchange())
     assert running.results == {"failed": 2, "sent": 2}
     assert "internal error in the payload log" in caplog.text

@@ -60,10 +60,10 @@ def test_a_record_of_too_many_objects_is_a_damaged_part(
     file.append([make_record()])
     file.append(encode_exchange(sample_exchange()))
     file.close()
-    damaged, good = read_recording(tmp_path / "file")
+    damaged, intact = read_recording(tmp_path / "file")
     assert isinstance(damaged, DamagedPart)
     assert "more than 100000 responses, tensors, parameters and headers" in damaged.reason
-    assert isinstance(good, RecordedExchange)
+    assert isinstance(intact, RecordedExchange)
 
 
 def test_a_record_of_too_many_objects_is_rejected_before_it_is_parsed(
@@ -91,9 +91,9 @@ def test_a_record_of_too_many_fields_is_rejected(record: bytes) -> None:
 
 def test_no_more_messages_are_read_than_a_record_may_have() -> None:
     record_class = SCHEMA.message_class("infergate.recording.Record")
-    good, broken = _record(headers=[_EMPTY] * 10), b"\xff"
-    assert check_fields(record_class, good + broken, 1000, max_messages=9) == 10
-    assert check_fields(record_class, good, 1000, max_messages=10) == 10
+    intact, broken = _record(headers=[_EMPTY] * 10), b"\xff"
+    assert check_fields(record_class, intact + broken, 1000, max_messages=9) == 10
+    assert check_fields(record_class, intact, 1000, max_messages=10) == 10
 
 
 def test_an_exchange_of_too_many_responses_cannot_be_recorded() -> None:
@@ -140,11 +140,11 @@ def test_every_exchange_that_is_recorded_can_be_read(monkeypatch: pytest.MonkeyP
     ids=["responses", "tensors", "outputs", "parameters", "lists", "texts", "shapes", "offsets"],
 )
 def test_the_memory_of_a_record_is_counted(record: bytes) -> None:
-    decode_exchange(record)  # fills caches
+    decode_exchange(record)  # the first call fills caches
     tracemalloc.start()
     try:
         decoded = decode_exchange(record)
-        held, _ = tracemalloc.get_traced_memory()
+        used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held <= 2 * decoded.size
+    assert used <= 2 * decoded.size

@@ -102,16 +102,16 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 async def test_exchanges_are_recorded_in_order_and_the_memory_is_released(tmp_path: Path) -> None:
     memory = Budget(1 << 20)
     async with running_recorder(tmp_path) as recording:
-        sent = [sample_exchange(number) for number in range(500)]
-        for exchange in sent:
+        originals = [sample_exchange(number) for number in range(500)]
+        for exchange in originals:
             recording.recorder.record(exchange, memory)
         await recording.recorder.stop()
-        assert comparable(recording.exchanges()) == comparable(sent)
+        assert comparable(recording.exchanges()) == comparable(originals)
         assert recording.results == {"recorded": 500}
         sizes = [file.stat().st_size - 24 for file in recording.path.iterdir()]
         assert recording.counters.bytes == sum(sizes)
     assert memory.held == 0
-    assert memory.peak == held_bytes(sent[0])
+    assert memory.peak == held_bytes(originals[0])
 
 
 async def test_memory_is_held_until_the_exchange_is_written(tmp_path: Path, disk: Disk) -> None:
@@ -277,7 +277,7 @@ async def test_after_a_stop_the_file_is_complete_and_nothing_is_recorded(tmp_pat
         await recording.recorder.stop()
         assert len(recording.exchanges()) == 1
         assert not recording.recorder.status()["file"]
-        recording.recorder.record(sample_exchange(), UNLIMITED)  # it ended after the stop
+        recording.recorder.record(sample_exchange(), UNLIMITED)  # the request ended late
         assert recording.results == {"recorded": 1, "not_written": 1}
         recording.recorder.start()
         recording.recorder.record(sample_exchange(), UNLIMITED)

@@ -191,12 +191,12 @@ def test_after_a_failed_write_the_next_record_starts_a_new_file(
 def test_a_full_disk_leaves_no_file_without_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, real = RecordingDirectory(settings(tmp_path)), os.pwrite
+    directory, pwrite = RecordingDirectory(settings(tmp_path)), os.pwrite
 
     def fail_after_the_header(descriptor: int, data: bytes, position: int) -> int:
         if position or len(data) > FILE_HEADER_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(descriptor, data, position)
+        return pwrite(descriptor, data, position)
 
     monkeypatch.setattr(os, "pwrite", fail_after_the_header)
     for _ in range(3):

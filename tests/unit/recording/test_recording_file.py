@@ -1,4 +1,4 @@
-"""Recording files: every exchange is read as it was written, and damage loses one record."""
+"""Recording files: their content and limits, and the records and damaged parts that are read."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from infergate.recording.writer import RecordingFile
 from infergate.testing.strategies import corrupted_bytes
 
 ID = b"12345678"
-GOOD = b"".join(encode_exchange(sample_exchange()))
-"""The record of an exchange."""
+RECORD = b"".join(encode_exchange(sample_exchange()))
+"""An encoded exchange."""
 
 
-def written(path: Path, *exchanges: Exchange) -> Path:
+def write_file(path: Path, *exchanges: Exchange) -> Path:
     file = RecordingFile(path)
     for exchange in exchanges:
         file.append(encode_exchange(exchange))
@@ -80,7 +80,7 @@ def damage(parts: Sequence[RecordedExchange | DamagedPart]) -> list[DamagedPart]
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    return written(tmp_path / "recording", *map(sample_exchange, range(3)))
+    return write_file(tmp_path / "recording", *map(sample_exchange, range(3)))
 
 
 # ---- round trips
@@ -114,7 +114,7 @@ def test_tensors_of_any_size_keep_their_bits(tmp_path: Path, size: int, content:
     data = bytes(size) if content == "zeros" else os.urandom(size)
     tensors = [Tensor("x", Datatype.UINT8, (size,), data), Tensor("y", Datatype.UINT8, (1,), b"y")]
     exchange = Exchange(InferRequest("m", inputs=tuple(tensors)), Outcome())
-    path = written(tmp_path / "file", sample_exchange(), exchange, sample_exchange(1))
+    path = write_file(tmp_path / "file", sample_exchange(), exchange, sample_exchange(1))
     exchanges = [comparable(part.exchange) for part in read_recording(path)]  # type: ignore[union-attr]
     assert exchanges == [
         comparable(each) for each in (sample_exchange(), exchange, sample_exchange(1))
@@ -146,7 +146,7 @@ def test_a_record_is_a_protobuf_message_of_the_published_schema() -> None:
 def test_a_record_has_the_id_of_its_sequence() -> None:
     data = b"".join(encode_exchange(sample_exchange(sequence_id=2**64 - 1)))
     assert decode_exchange(data).sequence == SequenceKey("m", 2**64 - 1)
-    assert decode_exchange(GOOD).sequence is None
+    assert decode_exchange(RECORD).sequence is None
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_a_record_over_the_limits_is_not_written(monkeypatch: pytest.MonkeyPatch
 def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tuple[int, int]]]:
     """Return a file in which one record contains a recording, and the span of each frame."""
     folder = tmp_path_factory.mktemp("reference")
-    inner = written(folder / "inner", *map(sample_exchange, range(2))).read_bytes()
-    path = written(folder / "outer", sample_exchange(0), exchange_of(inner), sample_exchange(2))
+    inner = write_file(folder / "inner", *map(sample_exchange, range(2))).read_bytes()
+    path = write_file(folder / "outer", sample_exchange(0), exchange_of(inner), sample_exchange(2))
     return path.read_bytes(), [
         (part.position, part.position + part.length) for part in read_recording(path)
     ]
@@ -246,7 +246,7 @@ def test_zeros_after_the_last_record_are_one_damaged_part(recording: Path) -> No
 def test_a_frame_is_found_across_the_pieces_of_a_search(tmp_path: Path) -> None:
     for shift in range(-14, 3):
         gap = bytes((1 << 20) + shift)
-        parts = read_bytes(tmp_path / "file", pack_file_header(ID) + gap + frame(GOOD))
+        parts = read_bytes(tmp_path / "file", pack_file_header(ID) + gap + frame(RECORD))
         assert [type(part) for part in parts] == [DamagedPart, RecordedExchange]
 
 
@@ -266,7 +266,7 @@ def with_parameter(name: bytes, **value: Any) -> bytes:
 
 def check_damaged_frame(path: Path, damaged: bytes, reason: str) -> None:
     """Check that the reader reports ``damaged``, and reads the next frame."""
-    first, second = read_bytes(path, pack_file_header(ID) + damaged + frame(GOOD))
+    first, second = read_bytes(path, pack_file_header(ID) + damaged + frame(RECORD))
     assert isinstance(first, DamagedPart)
     assert reason in first.reason
     assert isinstance(second, RecordedExchange)
@@ -285,7 +285,7 @@ def check_damaged_frame(path: Path, damaged: bytes, reason: str) -> None:
 def test_a_header_that_does_not_match_its_record_is_reported(
     tmp_path: Path, changes: dict[str, int], reason: str
 ) -> None:
-    check_damaged_frame(tmp_path / "file", frame(GOOD, **changes), reason)
+    check_damaged_frame(tmp_path / "file", frame(RECORD, **changes), reason)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,9 @@ def test_a_record_of_any_bytes_is_read_or_reported(exchange: Exchange, data: st.
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PK\3\4", b"\x89IGREC\r\n", bytes(range(256)) * 9000], ids=range(4)
+    "content",
+    [b"", b"PK\3\4", b"\x89IGREC\r\n", bytes(range(256)) * 9000],
+    ids=["empty", "ZIP", "magic", "long"],
 )
 def test_a_foreign_file_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign.bin"
@@ -381,7 +383,7 @@ def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:
 
 def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
     """The byte offsets of docs/recording.md, read without infergate's reader."""
-    content = written(tmp_path / "file", sample_exchange()).read_bytes()
+    content = write_file(tmp_path / "file", sample_exchange()).read_bytes()
     magic, version, file_id, crc = struct.unpack_from("<8sI8sI", content)
     assert (magic, version, crc) == (b"\x89IGREC\r\n", 1, zlib.crc32(content[:20]))
     frame_header = struct.unpack_from("<4s8sQQII", content, 24)
@@ -391,14 +393,14 @@ def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
     assert (payload_bytes, payload_crc) == (len(payload), zlib.crc32(payload))
     assert header_crc == zlib.crc32(content[24:56])
     record = zstd.decompress(payload)
-    assert (len(record), record) == (record_bytes, GOOD)
+    assert (len(record), record) == (record_bytes, RECORD)
 
 
 # ---- writing
 
 
 def test_only_the_owner_may_read_a_file(tmp_path: Path) -> None:
-    path = written(tmp_path / "file")
+    path = write_file(tmp_path / "file")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

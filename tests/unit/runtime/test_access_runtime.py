@@ -53,7 +53,7 @@ async def identity_of(
     return request.identity
 
 
-async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
+async def test_the_keys_file_is_read_when_an_authorizer_is_made(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"one: {HASH}\n")
     config = load_config(tmp_path, "access: {keys_file: keys, rules: [{who: ['key:*']}]}\n")
@@ -110,7 +110,7 @@ async def test_failed_key_fetches_are_counted(tmp_path: Path, unused_tcp_port: i
 RATES = f"  keys: [{{name: a, sha256: '{HASH}'}}]\n  rates: [{{requests: 1/h, each: []}}]\n"
 
 
-def parts(config: Config, access: Any) -> GatewayParts:
+def gateway_parts(config: Config, access: Any) -> GatewayParts:
     unused: Any = None
     return GatewayParts(config, DEFAULT_LIMITS, unused, {}, None, None, access)
 
@@ -122,7 +122,7 @@ def authorizer_of(config: Config, previous: GatewayParts | None = None, *, label
 async def test_an_authorizer_is_reused_if_access_is_unchanged(tmp_path: Path) -> None:
     config = load_config(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
     first = authorizer_of(config, label="old")
-    reused = authorizer_of(config, parts(config, first), label="new")
+    reused = authorizer_of(config, gateway_parts(config, first), label="new")
     assert reused is first
     assert reused.route_label("m", "", {}) == "old", "the old configuration still serves"
 
@@ -136,7 +136,7 @@ async def test_rate_buckets_are_kept_if_the_rates_are_unchanged(tmp_path: Path) 
     authorizer = authorizer_of(config)
     await authorizer.authorize(SUMMARY, request_with(x_api_key=SECRET))
     for changed, is_counted in ((other, True), (third, False)):
-        later = authorizer_of(changed, parts(config, authorizer))
+        later = authorizer_of(changed, gateway_parts(config, authorizer))
         assert later is not authorizer
         with pytest.raises(GatewayError, match="rate of") if is_counted else nullcontext():
             await later.authorize(SUMMARY, request_with(x_api_key=SECRET))
@@ -158,7 +158,7 @@ async def test_the_worker_group_selects_the_memory_of_rate_buckets(
     assert [len(each) for each in buckets.values()] == [1, 1]
 
 
-class Page:
+class RecordingApp:
     def __init__(self) -> None:
         self.requests: list[str] = []
 
@@ -172,24 +172,24 @@ class Page:
         return HttpResponse(400)
 
 
-def admin(folder: Path, page: Page, keys: bool = True) -> tuple[HttpApp, Metrics]:
+def admin(folder: Path, inner: RecordingApp, keys: bool = True) -> tuple[HttpApp, Metrics]:
     listener = f"keys: [{{name: ops, sha256: '{HASH}'}}]" if keys else ""
     config = load_config(folder, f"listeners: {{admin: {{{listener}}}}}\n")
     metrics = Metrics()
-    return authorize_admin(page, config, metrics), metrics
+    return authorize_admin(inner, config, metrics), metrics
 
 
 async def test_without_keys_the_admin_app_is_not_wrapped(tmp_path: Path) -> None:
-    page = Page()
-    assert admin(tmp_path, page, keys=False)[0] is page
+    inner = RecordingApp()
+    assert admin(tmp_path, inner, keys=False)[0] is inner
 
 
 async def test_admin_actions_need_a_key_and_reading_does_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.audit")
-    page = Page()
-    app, metrics = admin(tmp_path, page)
+    inner = RecordingApp()
+    app, metrics = admin(tmp_path, inner)
     assert (await app.respond(HttpRequest("GET", "/metrics"), request_with())).status == 200
     assert caplog.records == []
     wire = HttpRequest("POST", "/reload\nforged")
@@ -199,7 +199,7 @@ async def test_admin_actions_need_a_key_and_reading_does_not(
         assert response.status == 401
         assert response.headers["www-authenticate"].startswith("Bearer ")
     assert (await app.respond(wire, request_with(authorization=f"Bearer {SECRET}"))).status == 200
-    assert page.requests == ["GET ", "POST key:ops"]
+    assert inner.requests == ["GET ", "POST key:ops"]
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 4
     assert messages[0] == r"admin POST '/reload\nforged' peer=peer status=401 identity=''"

@@ -1,4 +1,4 @@
-"""The path /comparisons of the admin listener, and comparisons across reloads."""
+"""The path /comparisons of the admin listener, and summaries of all workers and across reloads."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _comparison_count(gateway: RoutingGateway) -> int:
 
 async def test_a_reload_keeps_the_summary_unless_the_rules_change() -> None:
     async with serving(compared_config(100)) as running:
-        assert await count_after_inference(running) == 1  # a helper process compares
+        assert await count_after_inference(running) == 1
         await running.reload(compared_config(99))
         await running.reload(compared_config(100))
         assert await count_after_inference(running) == 2

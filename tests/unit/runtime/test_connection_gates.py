@@ -17,7 +17,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 
 
 def count_admitted(gate: ConnectionGate) -> int:
-    """Return the number of connections before one is rejected."""
+    """Return the number of connections that ``gate`` admits before it rejects one."""
     count = 0
     while count < 1000 and gate.admit("a client"):
         count += 1

@@ -106,7 +106,7 @@ def error_text(protocol: str, wire: Any, model: str = "identity") -> str:
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
-async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> None:
+async def test_requests_cut_off_by_the_drain_end_with_an_error(engine: str) -> None:
     graphpipe = '[{address: "127.0.0.1:0", model: identity, framing: size-prefixed}]'
     text = CONFIG.replace("admin:", f"graphpipe: {graphpipe}\n  admin:")
     text = text.replace("limits: {in_flight: 1}", f"engine: {engine}")

@@ -95,7 +95,7 @@ def test_cancelled_tls_handshakes_log_no_error(
     finally:
         finished.set()
         serving.join()
-    # Newer versions of uvloop may not report these errors.
+    # ``contexts`` may be empty: newer versions of uvloop may not report these errors.
     assert not [each for each in contexts if "SSL" not in each["message"]]
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 

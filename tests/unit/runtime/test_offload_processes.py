@@ -50,12 +50,12 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "v2-rest"
 
 @pytest_asyncio.fixture
 async def pool() -> AsyncIterator[HelperPool]:
-    result = HelperPool(1)
-    yield result
-    await result.close()
+    helpers = HelperPool(1)
+    yield helpers
+    await helpers.close()
 
 
-def process(pool: HelperPool) -> Any:
+def helper(pool: HelperPool) -> Any:
     starting = pool._slots[0]._starting
     return starting.result() if starting is not None and starting.done() else None
 
@@ -166,8 +166,8 @@ async def test_a_crash_fails_one_job(pool: HelperPool) -> None:
         await pool.run(None, os._exit, 3)
     assert "ended with exit code 3" in caught.value.detail
     assert await pool.run(None, pow, 3, 2) == 9
-    os.kill(process(pool)._transport.get_pid(), signal.SIGKILL)
-    await process(pool).ended
+    os.kill(helper(pool)._transport.get_pid(), signal.SIGKILL)
+    await helper(pool).ended
     assert await pool.run(None, pow, 3, 3) == 27
 
 
@@ -178,7 +178,7 @@ async def test_a_crash_before_the_job_is_sent_fails_it(
 
     async def grow(*_: Any) -> None:
         os.kill(pid, signal.SIGKILL)
-        await process(pool).ended
+        await helper(pool).ended
 
     with monkeypatch.context() as patched:
         patched.setattr(HelperPool.__module__ + "._JobMemory.grow", grow)
@@ -191,7 +191,7 @@ async def test_a_crash_while_the_job_is_sent_fails_it(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGSTOP)  # the helper reads nothing
     job = asyncio.create_task(pool.run(None, len, bytes(5 * MIB)))
-    await until(lambda: process(pool)._result is not None)
+    await until(lambda: helper(pool)._result is not None)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(GatewayError, match="internal error"):
         await job
@@ -219,8 +219,8 @@ async def test_a_helper_ignores_stop_signals(pool: HelperPool) -> None:
 
 async def test_a_helper_exits_when_its_pipe_is_closed(pool: HelperPool) -> None:
     await pool.run(None, os.getpid)
-    process(pool)._transport.get_pipe_transport(0).close()
-    await asyncio.wait_for(process(pool).ended, 30)
+    helper(pool)._transport.get_pipe_transport(0).close()
+    await asyncio.wait_for(helper(pool).ended, 30)
 
 
 async def test_the_deadline_applies_to_waiting_and_running_jobs(pool: HelperPool) -> None:
@@ -233,7 +233,7 @@ async def test_the_deadline_applies_to_waiting_and_running_jobs(pool: HelperPool
 async def test_a_process_starts_although_its_callers_deadline_passed(pool: HelperPool) -> None:
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
-    assert process(pool) is None  # the process is still starting
+    assert helper(pool) is None  # the process is still starting
     pid = await pool.run(None, os.getpid)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
@@ -245,7 +245,7 @@ async def test_closing_ends_a_starting_process() -> None:
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic(), os.getpid)
     await pool.close()
-    assert process(pool).ended.done()
+    assert helper(pool).ended.done()
     await pool.close()
 
 
@@ -284,7 +284,7 @@ def _raise_memory_error(*_: Any) -> Any:
 
 async def test_a_cancelled_caller_releases_its_slot(pool: HelperPool) -> None:
     first = asyncio.create_task(pool.run(None, time.sleep, 0.2))
-    await until(lambda: process(pool) is not None and process(pool)._result is not None)
+    await until(lambda: helper(pool) is not None and helper(pool)._result is not None)
     first.cancel()
     waiting = asyncio.create_task(pool.run(None, pow, 2, 3))
     await asyncio.sleep(0)
@@ -391,7 +391,7 @@ async def test_a_displaced_job_is_rejected(monkeypatch: pytest.MonkeyPatch) -> N
     for connection, cost in (("1", 3), ("2", 2), ("3", 1)):
         tasks.append(asyncio.create_task(run_job(connection, cost)))
         await asyncio.sleep(0)
-    tasks[1].cancel()  # cancelled at the moment of its displacement
+    tasks[1].cancel()  # the displaced job is cancelled too
     with pytest.raises(GatewayError, match="too many long messages") as caught:
         await tasks[0]
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
@@ -431,7 +431,7 @@ async def test_an_idle_process_returns_freed_memory(pool: HelperPool) -> None:
 
 
 def _resident(pid: int) -> int:
-    """Return the private memory of the process in bytes."""
+    """Return the resident anonymous memory of the process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(status.split("RssAnon:")[1].split()[0]) * KIB
 

@@ -37,7 +37,7 @@ REQUEST = InferRequest(
 
 class Receiver(StandInServer):
     """A server that keeps the events that it receives. ``statuses`` are the statuses of the next
-    responses, before 202."""
+    responses; later responses have status 202."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         super().__init__(Handler, context)
@@ -88,7 +88,7 @@ def payload_files(folder: Path) -> list[Path]:
 
 
 @dataclass
-class Running:
+class Harness:
     gateway: RunningGateway
     group: WorkerGroup
 
@@ -104,10 +104,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Running]:
+async def running(config: Config) -> AsyncIterator[Harness]:
     group = WorkerGroup()
     async with serving(config, group=group) as gateway:
-        yield Running(gateway, group)
+        yield Harness(gateway, group)
 
 
 async def test_inferences_and_errors_of_the_route_are_sent(receiver: Receiver) -> None:
@@ -115,7 +115,7 @@ async def test_inferences_and_errors_of_the_route_are_sent(receiver: Receiver) -
         await gateway.infer()
         with pytest.raises(GatewayError):
             await gateway.infer(InferRequest("simple"))
-        await gateway.infer(InferRequest("identity", inputs=(REQUEST.inputs[0],)))  # another route
+        await gateway.infer(InferRequest("identity", inputs=(REQUEST.inputs[0],)))  # not logged
     assert receiver.kinds() == ["request", "request", "response", "response"]
     assert set(receiver.paths) == {"/ns/broker"}
     statuses = {headers.get("ce-statuscode") for headers, _ in receiver.received}

@@ -185,7 +185,7 @@ def _fail(*_: Any) -> None:
 
 @dataclass
 class Admin:
-    """The paths of an admin listener in front of two scripted processes."""
+    """The recording paths of an admin listener, with simulated processes."""
 
     allows_actions: bool = True
     processes: int = 2

@@ -31,7 +31,7 @@ from infergate.runtime.worker_group import WorkerGroup
 from running_gateways import quiet_config, serving
 from waiting import until
 
-GOOD = Path(__file__).parents[2] / "config" / "good"
+VALID_CONFIGS = Path(__file__).parents[2] / "config" / "good"
 SCOPES = """
 import sys
 sys.path[:0] = sys.argv[2:3]
@@ -83,7 +83,7 @@ def test_other_changes_keep_the_scope() -> None:
 def test_all_processes_have_the_same_scopes() -> None:
     """Workers and gateways share responses, so no scope may depend on a hash seed or on a memory
     address."""
-    file = GOOD / "everything.yaml"
+    file = VALID_CONFIGS / "everything.yaml"
     source = str(Path(sys.modules["infergate"].__file__ or "").parents[1])
     printed = subprocess.run(
         [sys.executable, "-c", SCOPES, str(file), source],
@@ -106,7 +106,7 @@ def test_headers_that_backends_receive_are_selected_except_those_of_tracing() ->
     assert selected == {"x-tenant-a": "1", "x-user": "2"}
 
 
-async def test_the_memory_stays_over_reloads_and_is_freed_without_cached_routes() -> None:
+async def test_cached_responses_survive_reloads_and_are_freed_without_cached_routes() -> None:
     group = WorkerGroup()
     async with serving(config(), group=group) as running:
         store = group.response_store()
@@ -122,7 +122,7 @@ async def test_the_memory_stays_over_reloads_and_is_freed_without_cached_routes(
 
 
 class Server:
-    """Counts inferences."""
+    """A server that counts inferences."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -50,12 +50,12 @@ def config_with(**more: Any) -> Config:
 
 def config_with_timeout(timeout: str) -> Config:
     """Return a configuration in which the timeout of backend ``one`` differs."""
-    one = {"protocol": "builtin", "timeout": timeout}
-    return config_with(backends={"one": one, "two": {"protocol": "builtin"}})
+    changed = {"protocol": "builtin", "timeout": timeout}
+    return config_with(backends={"one": changed, "two": {"protocol": "builtin"}})
 
 
 class RecordingBackend(BuiltinBackend):
-    """Responds when ``proceed`` is set, and counts how often it is closed."""
+    """A backend that responds when ``proceed`` is set, and counts the calls of ``close``."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -113,7 +113,7 @@ async def test_an_old_configuration_is_closed_when_its_last_call_ends() -> None:
         pending = asyncio.create_task(slow.send_request(infer_request("identity")))
         await old.entered.wait()
         await harness.running.reload(config_with_timeout("9s"))
-        # The next change closes these parts immediately, because they have no requests in flight.
+        # The next reload closes this configuration at once, because it has no requests in flight.
         assert (await quick.send_request(infer_request("identity"))).status == 200
         await harness.running.reload(config_with_timeout("8s"))
         await until(lambda: bool(harness.backends[2].closed))
@@ -132,7 +132,7 @@ async def test_an_old_configuration_is_closed_when_its_last_call_ends() -> None:
         await quick.close()
 
 
-async def test_changed_limits_apply_to_backends() -> None:
+async def test_changed_limits_replace_the_backends_and_apply_to_requests() -> None:
     async with serving(config_with()) as harness:
         await harness.running.reload(config_with(limits={"body": "1KiB"}))
         assert len(harness.backends) == 4
@@ -142,7 +142,7 @@ async def test_changed_limits_apply_to_backends() -> None:
         await connection.close()
 
 
-async def test_statistics_are_kept() -> None:
+async def test_model_statistics_survive_reloads() -> None:
     async with serving(config_with()) as harness:
         connection = harness.connection()
         for config in (config_with(), config_with_timeout("9s")):

@@ -1,4 +1,4 @@
-"""A stop signal while a process starts."""
+"""The start of a process: stop signals and errors."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ async def test_a_signal_cancels_the_start(signals: asyncio.Queue[signal.Signals]
     assert service.events == ["cancelled", "stopped 0"]
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("before_start", [True, False])
 async def test_a_signal_after_the_start_is_left_for_the_drain(
-    before: bool, signals: asyncio.Queue[signal.Signals]
+    before_start: bool, signals: asyncio.Queue[signal.Signals]
 ) -> None:
     service = Service()
     service.ready.set()
-    if before:
+    if before_start:
         signals.put_nowait(signal.SIGTERM)
     assert await start_service(service, signals)
-    if not before:
+    if not before_start:
         signals.put_nowait(signal.SIGTERM)
     assert service.events == ["started"]
     assert signals.get_nowait() is signal.SIGTERM

@@ -48,12 +48,12 @@ VALID_REQUESTS = st.builds(
     _TENSORS.map(tuple),
     st.lists(st.builds(RequestedOutput, _NAMES), max_size=1).map(tuple),
 )
-EXPLAINED = EXCHANGES | st.builds(replace, EXCHANGES, request=VALID_REQUESTS)
+ANY_EXCHANGES = EXCHANGES | st.builds(replace, EXCHANGES, request=VALID_REQUESTS)
 PROTOCOLS = st.sampled_from([*BACKENDS, "sagemaker", "\x1b"])
 WITHOUT_MODEL = Exchange(InferRequest("", "", "", {}, (), ()), Outcome((), None, 0.0, ()))
 
 
-@given(EXPLAINED, PROTOCOLS)
+@given(ANY_EXCHANGES, PROTOCOLS)
 @example(WITHOUT_MODEL, "trtis-grpc")
 def test_any_recorded_request_is_explained_or_refused(exchange: Exchange, protocol: str) -> None:
     exchange = replace(exchange, protocol=protocol)

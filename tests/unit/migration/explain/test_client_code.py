@@ -1,4 +1,4 @@
-"""Programs for clients. e2e/test_explain.py and peers/test_explained_code.py run such programs."""
+"""Client programs of ``explain``. e2e/test_explain.py and peers/test_explained_code.py run some."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def inference(*inputs: Tensor, **changes: Any) -> ClientInference:
     return ClientInference(request, ADDRESSES, **changes)
 
 
-def evaluated(tensor: Tensor, folder: Path | None = None) -> Any:
+def evaluate_source(tensor: Tensor, folder: Path | None = None) -> Any:
     """Return the array that the source of ``tensor`` creates."""
     arrays = ArraySource(folder)
     source = arrays.source(tensor)
@@ -42,7 +42,7 @@ def evaluated(tensor: Tensor, folder: Path | None = None) -> Any:
 
 @given(any_tensor())
 def test_the_source_of_a_tensor_creates_the_same_bytes(tensor: Tensor) -> None:
-    array = evaluated(tensor)
+    array = evaluate_source(tensor)
     assert array.shape == tensor.shape
     if tensor.datatype is Datatype.BYTES:
         assert pack_bytes(array.reshape(-1).tolist()) == bytes(tensor.data)
@@ -57,12 +57,12 @@ def test_the_source_of_a_tensor_creates_the_same_bytes(tensor: Tensor) -> None:
 def test_a_long_tensor_is_read_from_a_file(datatype: str, tmp_path: Path) -> None:
     if datatype == "S":
         tensor = Tensor("a/b", Datatype.BYTES, (2, 1), pack_bytes([b"x" * 5000, b"\xff"]))
-        assert evaluated(tensor, tmp_path).tolist() == [[b"x" * 5000], [b"\xff"]]
+        assert evaluate_source(tensor, tmp_path).tolist() == [[b"x" * 5000], [b"\xff"]]
     else:
         tensor = tensor_from_array(
             "a/b", Datatype.FP32, np.arange(2000, dtype=np.float32).reshape(2, 1000)
         )
-        assert evaluated(tensor, tmp_path).tobytes() == bytes(tensor.data)
+        assert evaluate_source(tensor, tmp_path).tobytes() == bytes(tensor.data)
     assert [file.name for file in tmp_path.iterdir()] == ["0-a_b.bin"]
 
 
@@ -73,7 +73,7 @@ def test_a_program_without_a_folder_names_the_files_to_write() -> None:
 
 
 @pytest.mark.parametrize("client", sorted(CLIENTS.keys() - {"curl"}))
-def test_a_program_compiles_whatever_the_names(client: str) -> None:
+def test_a_program_with_special_characters_in_names_compiles(client: str) -> None:
     name = 'it\'s "quoted"\n\\'
     tensor = Tensor(name, X.datatype, X.shape, X.data)
     request = {
@@ -82,8 +82,8 @@ def test_a_program_compiles_whatever_the_names(client: str) -> None:
         "parameters": {} if client in {"graphpipe", "tensorflow-serving-api"} else {name: name},
         "outputs": (RequestedOutput(name),),
     }
-    inference_ = inference(tensor, request=request, headers={"x-a": name, "x-api-key": name})
-    code = code_of([client], inference_)[client]
+    call = inference(tensor, request=request, headers={"x-a": name, "x-api-key": name})
+    code = code_of([client], call)[client]
     compile(code, client, "exec")
     assert "not possible" not in code
 
@@ -137,8 +137,8 @@ def test_a_request_over_grpc_becomes_v2_rest_for_curl() -> None:
 def test_a_long_body_is_read_from_a_file(tmp_path: Path) -> None:
     wire = HttpRequest("POST", "/", body=(b"x" * 70_000,))
     assert "write body.bin with --save" in code_of(["curl"], inference(wire=wire))["curl"]
-    inference_ = inference(wire=wire, folder=tmp_path / "new")
-    code = code_of(["curl"], inference_)["curl"]
+    call = inference(wire=wire, folder=tmp_path / "new")
+    code = code_of(["curl"], call)["curl"]
     assert (tmp_path / "new" / "body.bin").read_bytes() == b"x" * 70_000
     assert f"@{tmp_path}/new/body.bin" in code
 
@@ -174,8 +174,8 @@ def test_without_a_listener_there_is_no_code() -> None:
 
 def test_tls_is_used_where_the_listener_has_it() -> None:
     addresses = ClientAddresses("h:1", "h:2", http_tls=True, grpc_tls=True)
-    inference_ = ClientInference(InferRequest("m", inputs=(X,)), addresses, metadata=METADATA)
-    code = code_of(CLIENTS, inference_)
+    call = ClientInference(InferRequest("m", inputs=(X,)), addresses, metadata=METADATA)
+    code = code_of(CLIENTS, call)
     assert "https://h:1" in code["curl"]
     assert "https://h:1" in code["kserve"]
     assert "https://h:1" in code["graphpipe"]

@@ -75,7 +75,7 @@ def test_files_in_a_curl_command_are_relative_to_the_folder(tmp_path: Path) -> N
         ("curl http://[::1]:9/v2", "[::1]:9", False),
     ],
 )
-def test_the_address_is_kept(command: str, authority: str, is_tls: bool) -> None:
+def test_the_url_sets_the_authority_and_tls(command: str, authority: str, is_tls: bool) -> None:
     request = parse_command(command, 1000, Path())
     assert (request.authority, request.is_tls) == (authority, is_tls)
 
@@ -124,7 +124,7 @@ def test_a_file_beyond_the_limit_is_rejected(tmp_path: Path) -> None:
         read_file(file, 4)
 
 
-def test_headers_need_a_name() -> None:
+def test_headers_are_joined_and_need_a_name() -> None:
     assert parse_headers(["A: b:c", "a: d"]) == {"a": "b:c, d"}
     with pytest.raises(RequestError, match="expected 'name: value'"):
         parse_headers([": b"])

@@ -66,26 +66,26 @@ X = tensor_from_array("x", Datatype.FP32, np.array([[1.5, -2]], np.float32))
 DIGITS = InferRequest("digits", id="7", inputs=(X,), outputs=(RequestedOutput("y"),))
 
 
-def configured(text: str) -> Config:
+def parse_config(text: str) -> Config:
     return parse(text, "routes.yaml", {})
 
 
-def built(
+def encode(
     operation: Operation,
     protocol: str = "v2-rest",
     model: ModelMetadata | None = None,
     **changes: Any,
 ) -> ClientRequest:
-    """Return the request of a client of ``protocol`` with ``changes`` to the fields of its
+    """Return a client's request over ``protocol``, with ``changes`` to the fields of the
     message."""
     wire = plugins()[protocol].create({}).build_request(operation, GENERIC, model)
     return ClientRequest(replace(wire, **changes))
 
 
-async def explained(
+async def explain_yaml(
     config: str, request: ClientRequest, options: ExplainOptions | None = None
 ) -> Explanation:
-    return await explain(configured(config), request, options or ExplainOptions())
+    return await explain(parse_config(config), request, options or ExplainOptions())
 
 
 def yaml_of(route: str, backend: str, more: str = "") -> str:
@@ -104,7 +104,7 @@ M = InferRequest("m", inputs=(X,))
 
 
 async def test_earlier_routes_have_the_reason_why_they_do_not_match() -> None:
-    result = await explained(SPLIT, built(DIGITS))
+    result = await explain_yaml(SPLIT, encode(DIGITS))
     assert [check.mismatch for check in result.routes] == [
         "the model is 'digits', not 'other'",
         "the request has no version; the route is for version '3'",
@@ -134,7 +134,7 @@ def test_a_route_is_checked_like_the_routing_table(
 
 
 async def test_every_target_of_a_route_is_explained_with_its_share() -> None:
-    result = await explained(SPLIT, built(DIGITS))
+    result = await explain_yaml(SPLIT, encode(DIGITS))
     assert [(t.role, t.backend, t.protocol, t.when.split(";")[0]) for t in result.targets] == [
         ("backend", "old", "trtis-http", "82.5% of requests"),
         ("split", "new", "v2-grpc", "10% of requests"),
@@ -149,7 +149,7 @@ async def test_every_target_of_a_route_is_explained_with_its_share() -> None:
 
 
 async def test_each_backend_receives_its_own_wire_form() -> None:
-    old, new, gp, ours, rest, tf = (await explained(SPLIT, built(DIGITS))).targets
+    old, new, gp, ours, rest, tf = (await explain_yaml(SPLIT, encode(DIGITS))).targets
     assert old.url == "http://old.test:8000/api/infer/digits_v1?format=binary"
     assert 'name: "INPUT0" dims: 1 dims: 2' in dict(old.message["headers"])["nv-inferrequest"]
     assert old.layout == ("bytes 0-7: 'INPUT0', FP32 [1, 2], 8 bytes",)
@@ -165,7 +165,7 @@ async def test_each_backend_receives_its_own_wire_form() -> None:
 
 
 async def test_every_rewrite_is_named() -> None:
-    old, new, *_ = (await explained(SPLIT, built(DIGITS))).targets
+    old, new, *_ = (await explain_yaml(SPLIT, encode(DIGITS))).targets
     assert old.steps == (
         "rewrite.model: model 'digits' becomes 'digits_v1'",
         "rewrite.inputs: input 'x' becomes 'INPUT0'",
@@ -182,8 +182,8 @@ async def test_every_rewrite_is_named() -> None:
 async def test_a_mirror_and_its_baseline_have_their_own_names() -> None:
     mirror = "{backend: b, rewrite: {model: new}, compare: {baseline: {percent: 5}}, percent: 20}"
     config = yaml_of(f", rewrite: {{model: old}}, mirror: {mirror}", V2)
-    own, mirrored, baseline = (await explained(config, built(M))).targets
-    assert 'model_name: "old"' in own.message["decoded"]
+    served, mirrored, baseline = (await explain_yaml(config, encode(M))).targets
+    assert 'model_name: "old"' in served.message["decoded"]
     assert 'model_name: "new"' in mirrored.message["decoded"]
     assert 'model_name: "old"' in baseline.message["decoded"]
     assert mirrored.when == "a copy of 20% of requests"
@@ -206,7 +206,7 @@ SPLIT_IN_HALF = yaml_of(", split: [{backend: c, percent: 50}], split_by: x-user"
 async def test_the_target_of_a_split_is_named_if_the_request_decides(
     headers: dict[str, str], parameters: dict[str, Any], cause: str
 ) -> None:
-    config = configured(SPLIT_IN_HALF)
+    config = parse_config(SPLIT_IN_HALF)
     backends = {name: Backend(name) for name in ("b", "c")}
     gateway = RoutingGateway(compiled.routing_table(config), backends, {})
     chosen = set()
@@ -214,10 +214,10 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
         user = f"user {number}"
         request = replace(M, parameters=dict.fromkeys(parameters, user))
         sent = {k: v.replace("USER", user) for k, v in headers.items()}
-        result = await explain(config, built(request, "v2-grpc", metadata=sent), ExplainOptions())
+        result = await explain(config, encode(request, "v2-grpc", metadata=sent), ExplainOptions())
         context = RequestContext("", headers=sent)
         assign_request_id(context)
-        with pytest.raises(GatewayError):  # these backends have no model
+        with pytest.raises(GatewayError):  # a ``Backend`` has no models
             await gateway.infer(request, gateway.bind("m", "", context), context)
         chosen.add(context.record.backend)
         assert result.notes == [
@@ -226,12 +226,12 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
     assert chosen == {"b", "c"}
 
 
-async def test_a_generated_id_decides_at_random() -> None:
-    result = await explained(SPLIT_IN_HALF, built(M, "v2-grpc"))
+async def test_without_a_sequence_or_header_the_split_is_random() -> None:
+    result = await explain_yaml(SPLIT_IN_HALF, encode(M, "v2-grpc"))
     assert result.notes[0].startswith("The request has neither a sequence nor a header that")
 
 
-BF16 = built(
+BF16 = encode(
     InferRequest("m", inputs=(Tensor("x", Datatype.BF16, (1, 2), b"\x80\x3f\x00\x40"),)), "v2-grpc"
 )
 LEGACY = 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]'
@@ -239,49 +239,51 @@ LEGACY = 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]'
 
 async def test_a_cast_is_named() -> None:
     config = yaml_of(", cast: {BF16: FP32}", LEGACY)
-    (target,) = (await explained(config, BF16)).targets
+    (target,) = (await explain_yaml(config, BF16)).targets
     assert target.steps == (
         "cast BF16: FP32 for input 'x', because one of the two protocols does not have BF16",
     )
-    assert target.error.startswith("unknown, because ")  # but the cast is known
-    (target,) = (await explained(config + DECLARED, BF16)).targets
+    assert target.error.startswith("unknown, because ")
+    (target,) = (await explain_yaml(config + DECLARED, BF16)).targets
     assert target.error == ""
     assert "'x', FP32 [1, 2], 8 bytes" in target.layout[1]
 
 
 async def test_a_missing_cast_is_reported_as_the_gateway_reports_it() -> None:
-    (target,) = (await explained(yaml_of("", LEGACY), BF16)).targets
+    (target,) = (await explain_yaml(yaml_of("", LEGACY), BF16)).targets
     assert "unsupported: input 'x' is BF16, which the protocol trtis-grpc" in target.error
 
 
 async def test_classes_that_the_gateway_computes_are_named() -> None:
     outputs = (RequestedOutput("y", {"classification": 2}),)
     config = yaml_of("", REST, DECLARED)
-    request = built(InferRequest("m", inputs=(X,), outputs=outputs), "v2-grpc")
-    (target,) = (await explained(config, request)).targets
+    request = encode(InferRequest("m", inputs=(X,), outputs=outputs), "v2-grpc")
+    (target,) = (await explain_yaml(config, request)).targets
     assert target.steps == ("classification of 'y': the gateway computes the classes",)
 
 
 async def test_parameters_that_a_protocol_does_not_carry_are_named() -> None:
     config = yaml_of("", 'protocol: kserve-v1, endpoints: ["http://b.test:1"]', DECLARED)
-    request = built(InferRequest("m", "2", inputs=(X,), parameters={"p": 1}), "v2-grpc")
-    (target,) = (await explained(config, request)).targets
+    request = encode(InferRequest("m", "2", inputs=(X,), parameters={"p": 1}), "v2-grpc")
+    (target,) = (await explain_yaml(config, request)).targets
     assert "parameter 'p' is not sent, because kserve-v1 does not carry it" in target.steps
     assert "version '2' is dropped, because kserve-v1 does not carry it" in target.steps
 
 
 async def test_a_message_of_the_backends_protocol_passes_through() -> None:
-    (target,) = (await explained(yaml_of("", V2), built(M, "v2-grpc"))).targets
+    (target,) = (await explain_yaml(yaml_of("", V2), encode(M, "v2-grpc"))).targets
     assert (target.pipeline, target.steps) == ("forward", ())
-    (target,) = (await explained(yaml_of(", rewrite: {model: n}", V2), built(M, "v2-grpc"))).targets
+    (target,) = (
+        await explain_yaml(yaml_of(", rewrite: {model: n}", V2), encode(M, "v2-grpc"))
+    ).targets
     assert target.pipeline == "forward"
     assert target.steps[0] == "rewrite.model: model 'm' becomes 'n'"
 
 
 async def test_the_deadline_and_the_headers_of_the_client_are_forwarded() -> None:
     backend = f"{REST}, forward_headers: [x-*, authorization]"
-    request = built(M, headers={"x-a": "1", "authorization": "s", "b": "2"})
-    (target,) = (await explained(yaml_of("", backend), request)).targets
+    request = encode(M, headers={"x-a": "1", "authorization": "s", "b": "2"})
+    (target,) = (await explain_yaml(yaml_of("", backend), request)).targets
     headers = dict(target.message["headers"])
     assert headers["x-a"] == "1"
     assert headers["authorization"] == "(hidden)"
@@ -304,47 +306,47 @@ async def test_facts_that_only_the_server_has_are_unknown_unless_they_are_declar
     spec = TensorMetadata("x", "FP32", (-1, 2))
     model = ModelMetadata("m", inputs=(spec,), outputs=(TensorMetadata("y", "FP32", (-1, 2)),))
     changes = {"path": "/graphpipe/m"} if client == "graphpipe" else {}
-    request = built(M, client, model, **changes)
-    (target,) = (await explained(yaml_of("", backend), request)).targets
+    request = encode(M, client, model, **changes)
+    (target,) = (await explain_yaml(yaml_of("", backend), request)).targets
     assert (target.url, target.message) == ("", {})
     assert "declare" in target.error
     assert "'models'" in target.error
-    (target,) = (await explained(yaml_of("", backend, DECLARED), request)).targets
+    (target,) = (await explain_yaml(yaml_of("", backend, DECLARED), request)).targets
     assert target.error == ""
     options = ExplainOptions(recorded=model)
-    (target,) = (await explained(yaml_of("", backend), request, options)).targets
+    (target,) = (await explain_yaml(yaml_of("", backend), request, options)).targets
     assert target.error == ""
 
 
 async def test_a_query_goes_only_to_the_routes_own_backend() -> None:
     request = ClientRequest(HttpRequest("GET", "/v2/models/digits/ready"))
-    (target,) = (await explained(SPLIT, request)).targets
+    (target,) = (await explain_yaml(SPLIT, request)).targets
     assert (target.backend, target.url.rpartition("/")[2]) == (
         "old",
         "digits_v1?format=binary",
     )
     request = ClientRequest(HttpRequest("GET", "/v2/models/digits"))
-    (target,) = (await explained(SPLIT, request)).targets
+    (target,) = (await explain_yaml(SPLIT, request)).targets
     assert target.error == "nothing is sent: the gateway itself answers this request"
 
 
 async def test_a_request_about_the_server_has_no_route() -> None:
-    result = await explained(SPLIT, ClientRequest(HttpRequest("GET", "/v2")))
+    result = await explain_yaml(SPLIT, ClientRequest(HttpRequest("GET", "/v2")))
     assert result.notes == ["The gateway itself answers requests about the server."]
     assert (result.operation, result.routes) == ("server_metadata", [])
 
 
 async def test_a_model_without_a_route_is_refused() -> None:
-    result = await explained(SPLIT, built(InferRequest("none", inputs=(X,))))
+    result = await explain_yaml(SPLIT, encode(InferRequest("none", inputs=(X,))))
     assert result.error == "not_found: no route matches the model 'none'"
     assert len(result.routes) == 4
 
 
 async def test_an_invalid_request_is_refused_with_the_gateways_error() -> None:
-    result = await explained(SPLIT, ClientRequest(HttpRequest("POST", "/v2/nothing")))
+    result = await explain_yaml(SPLIT, ClientRequest(HttpRequest("POST", "/v2/nothing")))
     assert result.error.startswith("not_found: ")
     request = ClientRequest(HttpRequest("POST", "/v2/models/m/infer", body=(b"{}",)))
-    (target,) = (await explained(yaml_of("", V2), request)).targets
+    (target,) = (await explain_yaml(yaml_of("", V2), request)).targets
     assert target.error.startswith("bad_request: ")
 
 
@@ -354,13 +356,13 @@ STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 @pytest.mark.parametrize(
     "request_of_a_stream",
     [
-        built(M, "v2-grpc", method=STREAM_INFER),
-        built(M, "v2-rest", path="/v2/models/m/infer_stream"),
+        encode(M, "v2-grpc", method=STREAM_INFER),
+        encode(M, "v2-rest", path="/v2/models/m/infer_stream"),
     ],
     ids=["v2-grpc", "v2-rest"],
 )
 async def test_a_request_of_a_stream_is_explained(request_of_a_stream: ClientRequest) -> None:
-    (target,) = (await explained(yaml_of("", V2), request_of_a_stream)).targets
+    (target,) = (await explain_yaml(yaml_of("", V2), request_of_a_stream)).targets
     assert target.url == f"grpc://b.test:1{STREAM_INFER}"
 
 
@@ -386,43 +388,43 @@ async def test_the_port_selects_the_listener_and_the_path_the_protocol(
     authority: str, path: str, listener: str, protocol: str
 ) -> None:
     request = ClientRequest(HttpRequest("GET", path), authority)
-    result = await explained(yaml_of("", V2, LISTENERS), request)
+    result = await explain_yaml(yaml_of("", V2, LISTENERS), request)
     assert (result.listener, result.protocol) == (listener, protocol)
 
 
 async def test_an_envelope_is_named() -> None:
     listeners = LISTENERS.replace("sagemaker: {}", "sagemaker: {model: m}")
-    result = await explained(yaml_of("", V2, listeners), built(M, path="/invocations"))
+    result = await explain_yaml(yaml_of("", V2, listeners), encode(M, path="/invocations"))
     assert result.notes == ["The envelope 'sagemaker' carries the request."]
     assert result.model == "m"
 
 
 async def test_the_gateways_own_services_have_no_route() -> None:
     wire = RpcRequest("/grpc.health.v1.Health/Check", (b"",))
-    result = await explained(yaml_of("", V2), ClientRequest(wire))
+    result = await explain_yaml(yaml_of("", V2), ClientRequest(wire))
     assert result.notes == ["The gateway itself answers requests about the server."]
     assert result.error == ""
 
 
 async def test_a_stream_needs_facts_that_no_declaration_gives() -> None:
     config = yaml_of("", f"{V2}, profile: triton", DECLARED)
-    (target,) = (await explained(config, built(M, "v2-grpc", method=STREAM_INFER))).targets
+    (target,) = (await explain_yaml(config, encode(M, "v2-grpc", method=STREAM_INFER))).targets
     assert target.error.endswith("such as the model's metadata; query the server with --metadata")
 
 
 async def test_without_a_listener_for_the_transport_the_request_is_rejected() -> None:
     with pytest.raises(RequestError, match="no listener serves gRPC requests"):
-        await explained(yaml_of("", V2, "listeners: {grpc: null}"), built(M, "v2-grpc"))
+        await explain_yaml(yaml_of("", V2, "listeners: {grpc: null}"), encode(M, "v2-grpc"))
 
 
 async def test_access_rules_are_mentioned() -> None:
     access = "access: {rules: [{who: [anonymous], models: [m]}]}\n"
-    result = await explained(yaml_of("", V2, access), built(M))
+    result = await explain_yaml(yaml_of("", V2, access), encode(M))
     assert result.notes == ["Access rules and rate limits are not applied here."]
 
 
 async def test_the_text_and_the_json_have_every_part() -> None:
-    result = await explained(SPLIT, built(DIGITS))
+    result = await explain_yaml(SPLIT, encode(DIGITS))
     text = as_text(result, shows_bytes=True)
     for target in result.targets:
         assert f"{target.role} '{target.backend}' ({target.protocol}): {target.when}" in text
@@ -440,8 +442,8 @@ async def test_the_text_and_the_json_have_every_part() -> None:
 
 async def test_control_characters_are_not_printed() -> None:
     headers = {"x-request-id": "a\x1b[2J"}
-    request = built(M, headers=headers, path="/v2/models/%1b%5b2J/infer")
-    result = await explained(yaml_of("", V2), request)
+    request = encode(M, headers=headers, path="/v2/models/%1b%5b2J/infer")
+    result = await explain_yaml(yaml_of("", V2), request)
     assert "\x1b" not in as_text(result)
     assert "\x1b" not in as_text(replace(result, error="\x1b[2J"))
 
@@ -467,7 +469,7 @@ def test_the_command_reads_a_request_in_every_form(
     command = f"curl http://h:8000/v2/models/m/infer -d '{BODY}'"
     (tmp_path / "request").write_text(command)
     (tmp_path / "body").write_text(BODY)
-    message = built(M, "v2-grpc").wire
+    message = encode(M, "v2-grpc").wire
     assert isinstance(message, RpcRequest)
     (tmp_path / "message").write_bytes(b"".join(map(bytes, message.message)))
     argv = {
@@ -529,7 +531,7 @@ TRANSFORMED = yaml_of(
 
 async def test_transforms_are_applied_and_their_inputs_described() -> None:
     request = InferRequest("m", inputs=(X,), outputs=(RequestedOutput("w"),))
-    result = await explained(TRANSFORMED, built(request))
+    result = await explain_yaml(TRANSFORMED, encode(request))
     (target,) = result.targets
     assert target.error == ""
     assert target.steps[:2] == (
@@ -542,5 +544,5 @@ async def test_transforms_are_applied_and_their_inputs_described() -> None:
 
 async def test_an_input_that_does_not_fit_the_transforms_is_explained() -> None:
     uint8_input = tensor_from_array("x", Datatype.UINT8, np.zeros((1, 2)))
-    result = await explained(TRANSFORMED, built(InferRequest("m", inputs=(uint8_input,))))
+    result = await explain_yaml(TRANSFORMED, encode(InferRequest("m", inputs=(uint8_input,))))
     assert "input 'x': expected FP32, got UINT8" in result.targets[0].error

@@ -1,5 +1,5 @@
-"""Servers for tests of the probe: a gateway with embedded models in this process, and servers with
-scripted responses."""
+"""Kit for tests of the probe: a gateway with embedded models, servers with scripted responses, and
+findings without a server."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_names_reach_the_request_unchanged(name: str) -> None:
     assert len(shlex.split(request.curl)) == 7
 
 
-def test_credentials_are_variables() -> None:
+def test_credentials_are_read_from_the_environment() -> None:
     options = ProbeOptions(headers={"authorization": "Bearer secret", "x-api-key": "secret"})
     request = example(model("m"), options)
     assert "secret" not in request.curl + request.python

@@ -95,8 +95,8 @@ def test_tensors_of_the_same_type_are_uncertain_with_the_alternatives() -> None:
 def test_one_of_two_fitting_tensors_is_not_chosen() -> None:
     [pair] = pair_tensors([tensor("a")], [tensor("x"), tensor("y")])
     assert (pair.is_certain, pair.alternatives) == (False, ["x", "y"])
-    one, two = pair_tensors([tensor("a"), tensor("b")], [tensor("x")])
-    assert (one.is_certain, two.is_certain) == (False, False)
+    first, second = pair_tensors([tensor("a"), tensor("b")], [tensor("x")])
+    assert (first.is_certain, second.is_certain) == (False, False)
 
 
 def test_a_tensor_without_a_counterpart_has_the_other_names() -> None:
@@ -178,11 +178,11 @@ def test_thousands_of_tensors_with_other_names_are_not_compared_with_each_other(
     compared: list[str] = []
     compare = Pairing._tensor_pair
 
-    def counted(pairing: Pairing, old: TensorMetadata, new: TensorMetadata) -> TensorPair:
+    def record_pair(pairing: Pairing, old: TensorMetadata, new: TensorMetadata) -> TensorPair:
         compared.append(old.name)
         return compare(pairing, old, new)
 
-    monkeypatch.setattr(Pairing, "_tensor_pair", counted)
+    monkeypatch.setattr(Pairing, "_tensor_pair", record_pair)
     old = [tensor(f"old{n}", "FP32", n) for n in range(4000)]
     new = [tensor(f"new{n}", "FP32", n) for n in range(4000)]
     pairs = pair_tensors([*old, tensor("x")], [tensor("x"), *new])

@@ -23,7 +23,7 @@ from tls_kit import Authority
         ("http://:1", "the host is missing"),
     ],
 )
-def test_an_invalid_address_is_a_mistake(text: str, message: str) -> None:
+def test_an_invalid_address_is_rejected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         parse_target(text)
 
@@ -43,9 +43,7 @@ def schemes(text: str, *, tls: bool = False) -> list[set[str]]:
         ("http+unix:/s", [{"http+unix"}]),
     ],
 )
-def test_the_protocols_of_the_scheme_are_tried_first_and_frames_last(
-    text: str, groups: list[set[str]]
-) -> None:
+def test_the_protocols_of_the_scheme_are_tried_first(text: str, groups: list[set[str]]) -> None:
     assert schemes(text) == groups
 
 

@@ -1,4 +1,4 @@
-"""The protocols, servers and models that a probe finds, and its reports about other addresses."""
+"""The protocols, servers and models that a probe finds, and the problems that it reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def detected_protocols(findings: ProbeFindings) -> list[set[str]]:
 
 
 def only_additional(protocol: str) -> dict[str, Any]:
-    """Return the configuration of a single listener, ``additional.one``."""
+    """Return listeners of which only ``additional.one`` is enabled."""
     listener = {**FREE_PORT, "protocols": (protocol,)}
     return {"http": None, "grpc": None, "admin": None, "additional": {"one": listener}}
 
@@ -60,15 +60,15 @@ async def test_every_protocol_is_detected_without_a_scheme() -> None:
 async def test_the_ports_of_a_server_are_reported_together() -> None:
     async with embedded_models() as addresses:
         findings = await probe(addresses["http"], addresses["grpc"])
-    [found] = findings.servers
-    assert found.best.protocol == "v2-grpc"
-    assert found.title.startswith("infergate ")
-    metadata = {item.name: item.metadata for item in found.models}
+    [probed] = findings.servers
+    assert probed.best.protocol == "v2-grpc"
+    assert probed.title.startswith("infergate ")
+    metadata = {item.name: item.metadata for item in probed.models}
     digits = metadata["digits"]
     assert digits is not None
     assert digits.max_batch_size == 64
     assert [(t.name, t.datatype, t.shape) for t in digits.inputs] == [("IMAGE", "FP32", (-1, 8, 8))]
-    assert {item.source for item in found.models} == {"v2-grpc"}
+    assert {item.source for item in probed.models} == {"v2-grpc"}
 
 
 async def test_a_wrong_scheme_is_corrected() -> None:
@@ -80,21 +80,21 @@ async def test_a_wrong_scheme_is_corrected() -> None:
     ]
 
 
-async def test_models_of_a_server_that_cannot_list_them_are_named() -> None:
+async def test_a_server_that_cannot_list_its_models_needs_their_names() -> None:
     route = ({"model": "digits", "backend": "demo"},)
     async with embedded_models(routes=route, listeners=only_additional("tfs-grpc")) as addresses:
         address = addresses["additional.one"]
-        [unnamed] = (await probe(address)).servers
-        [named] = (await probe(address, models=("digits", "other"))).servers
-    assert not unnamed.models
-    assert not unnamed.lists_models
-    digits, other = named.models
+        [without_names] = (await probe(address)).servers
+        [with_names] = (await probe(address, models=("digits", "other"))).servers
+    assert not without_names.models
+    assert not without_names.lists_models
+    digits, other = with_names.models
     assert digits.metadata is not None
     assert (other.metadata, other.problem.partition(";")[0]) == (None, other.problem)
     assert "other" in other.problem
 
 
-WEB_SERVERS = {
+OTHER_SERVERS = {
     "an empty object": lambda _: http_response(200, b"{}"),
     "a status object": lambda _: http_response(200, b'{"status": "ok", "name": ""}'),
     "a banner for every path": lambda _: http_response(200, b'{"name": "app", "version": "1"}'),
@@ -112,11 +112,11 @@ WEB_SERVERS = {
     "an empty body": lambda _: http_response(200, b""),
     "a Redis server": lambda _: b"-ERR unknown command\r\n",
     "a mail server": lambda _: b"220 mail ESMTP\r\n",
-    "nothing": lambda _: b"",
+    "a closed connection": lambda _: b"",
 }
 
 
-@pytest.mark.parametrize("respond", WEB_SERVERS.values(), ids=WEB_SERVERS)
+@pytest.mark.parametrize("respond", OTHER_SERVERS.values(), ids=OTHER_SERVERS)
 async def test_other_servers_speak_no_protocol(respond: Any) -> None:
     async with scripted_server(respond) as address:
         findings = await probe(address)
@@ -153,9 +153,9 @@ async def test_headers_are_sent_with_every_request() -> None:
     assert detected_protocols(rejected) == [set(), set()]
     assert all(item.problem and "credentials" in item.problem.reason for item in rejected.targets)
     assert accepted.servers, accepted.targets
-    [found] = accepted.servers
-    assert {item.protocol for item in found.protocols} >= {"v2-rest", "v2-grpc", "trtis-grpc"}
-    assert all(item.metadata for item in found.models)
+    [probed] = accepted.servers
+    assert {item.protocol for item in probed.protocols} >= {"v2-rest", "v2-grpc", "trtis-grpc"}
+    assert all(item.metadata for item in probed.models)
 
 
 async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
     assert "certificate is not trusted" in problem_of(unknown).reason
     for findings in (plain, unknown):
         assert findings.targets[0].attempts.keys() >= {"v2-rest", "v2-grpc", "graphpipe"}
-    [found] = trusted.servers
-    assert str(found.best.url) == f"grpcs://{addresses['grpc']}"
-    assert all(item.metadata for item in found.models)
+    [probed] = trusted.servers
+    assert str(probed.best.url) == f"grpcs://{addresses['grpc']}"
+    assert all(item.metadata for item in probed.models)
     assert detected_protocols(insecure) == [{"v2-rest", "tfs-rest", "trtis-http"}]
 
 
@@ -205,13 +205,13 @@ async def test_a_server_that_does_not_respond_gets_few_requests(
 
     def respond(line: str) -> bytes | None:
         if line.startswith("POST /v2/repository/index "):
-            object.__setattr__(options, "timeout", 0.2)  # of all attempts from now on
+            object.__setattr__(options, "timeout", 0.2)  # for all later attempts
         return v2_server(50)(line)
 
     async with scripted_server(respond) as address:
         findings = await Prober(options).probe([parse_target(f"http://{address}")])
-    [found] = findings.servers
-    problems = [item.problem for item in found.models]
+    [probed] = findings.servers
+    problems = [item.problem for item in probed.models]
     assert len(problems) == 50
     assert problems.count("not requested: the server does not respond") >= 40
 
@@ -219,8 +219,8 @@ async def test_a_server_that_does_not_respond_gets_few_requests(
 async def test_models_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prober, "MAX_MODELS", 2)
     async with embedded_models() as addresses:
-        [found] = (await probe(addresses["grpc"])).servers
-    assert (len(found.models), found.omitted) == (2, 5)
+        [probed] = (await probe(addresses["grpc"])).servers
+    assert (len(probed.models), probed.omitted) == (2, 5)
 
 
 async def test_a_model_that_is_not_ready_is_not_described() -> None:
@@ -230,8 +230,8 @@ async def test_a_model_that_is_not_ready_is_not_described() -> None:
         return v2_server(0)(line)
 
     async with scripted_server(respond) as address:
-        [found] = (await probe(f"http://{address}")).servers
-    [item] = found.models
+        [probed] = (await probe(f"http://{address}")).servers
+    [item] = probed.models
     assert (item.metadata, item.problem) == (None, "the model is UNAVAILABLE")
 
 
@@ -263,7 +263,7 @@ def test_two_servers_on_one_host_stay_apart() -> None:
     ]
 
 
-LISTED = ("simple", "digits", "identity", "embed", "accumulate")
+MODEL_NAMES = ("simple", "digits", "identity", "embed", "accumulate")
 
 
 @pytest.mark.parametrize(
@@ -273,11 +273,11 @@ async def test_a_model_pairs_with_itself_in_another_protocol(protocol: str) -> N
     """Each protocol has its own rules for the batch dimension."""
     listeners = only_additional(protocol) | {"grpc": FREE_PORT}
     async with embedded_models(listeners=listeners) as addresses:
-        [old] = (await probe(addresses["additional.one"], models=LISTED)).servers
+        [old] = (await probe(addresses["additional.one"], models=MODEL_NAMES)).servers
         [new] = (await probe(addresses["grpc"])).servers
     assert [item.protocol for item in old.protocols] == [protocol]
     pairs = {pair.old.name: pair for pair in Pairing(ALL, ALL).pair_models(old.models, new.models)}
-    for name in LISTED:
+    for name in MODEL_NAMES:
         assert pairs[name].can_mirror, pairs[name]
         assert all(item.is_certain and not item.is_renamed for item in pairs[name].outputs)
 

@@ -108,7 +108,7 @@ def test_a_second_server_with_the_same_model_is_a_comment() -> None:
     assert list(parse_routes(text).backends) == ["triton"]
 
 
-def test_substitutes_are_written_for_datatypes_that_some_protocols_do_not_have() -> None:
+def test_casts_are_written_for_datatypes_that_some_protocols_do_not_have() -> None:
     inputs = (tensor("x", "BOOL", -1), tensor("z", "BF16", -1))
     [route] = parse_routes(compose(server(model("m", inputs=inputs))).text).routes
     assert {key: value.value for key, value in route.cast.items()} == {
@@ -130,7 +130,7 @@ def test_unknown_tensors_are_a_comment_to_fill_in() -> None:
     assert list(parse_routes(filled).models) == ["m", "n"]
 
 
-def test_a_server_that_cannot_list_its_models_gets_all_others() -> None:
+def test_a_server_that_cannot_list_its_models_gets_all_other_models() -> None:
     serving = server(protocol="tfs-grpc", url="grpc://tf:8500", name="TensorFlow Serving")
     config = parse_routes(compose(server(model("m")), serving).text)
     assert [(route.model, route.backend) for route in config.routes] == [
@@ -169,7 +169,7 @@ NAMES = st.text(min_size=1, max_size=30)
 
 @given(st.lists(NAMES, min_size=1, max_size=4, unique=True), NAMES, NAMES)
 @example(["null"], "true", "FALSE")
-def test_whatever_a_server_names_things_the_file_is_valid(
+def test_the_file_is_valid_with_any_names_of_a_server(
     models: list[str], tensor_name: str, server_name: str
 ) -> None:
     rule = NameRule(allow_slash=True)
@@ -184,15 +184,15 @@ def test_whatever_a_server_names_things_the_file_is_valid(
 # ---- against a new server
 
 
-def mirrored(old: ProbedModel, new: ProbedModel) -> str:
-    """Return the lines of the only route of a valid configuration."""
+def mirror_route(old: ProbedModel, new: ProbedModel) -> str:
+    """Return the lines of the route for ``old`` in a valid configuration with ``new``."""
     text = compose(server(old), new=(server(new, url="grpc://new:8001"),)).text
     assert parse_routes(text)
     return text.partition("routes:\n")[2].partition("\n\n")[0]
 
 
 def test_a_certain_pair_is_mirrored_and_compared() -> None:
-    assert mirrored(model("m"), model("m")) == (
+    assert mirror_route(model("m"), model("m")) == (
         "  - model: m\n"
         "    backend: old\n"
         "    mirror:\n"
@@ -206,7 +206,7 @@ def test_other_names_are_rewritten() -> None:
     inputs = (tensor("input__0", "FP32", -1, 3),)
     outputs = (tensor("scores", "FP32", -1), tensor("labels", "BYTES", -1))
     old = model("Resnet", outputs=(tensor("probs", "FP32", -1), tensor("names", "BYTES", -1)))
-    text = mirrored(old, model("res-net", inputs=inputs, outputs=outputs))
+    text = mirror_route(old, model("res-net", inputs=inputs, outputs=outputs))
     assert text.splitlines()[2:] == [
         "    mirror:",
         "      backend: new",
@@ -222,7 +222,7 @@ def test_other_names_are_rewritten() -> None:
 def test_an_uncertain_pair_is_a_comment_with_the_reason_and_the_alternatives() -> None:
     old = model("m", inputs=(tensor("a", "INT64", -1), tensor("b", "INT64", -1)))
     new = model("m", inputs=(tensor("x", "INT64", -1), tensor("y", "INT64", -1)))
-    lines = mirrored(old, new).splitlines()
+    lines = mirror_route(old, new).splitlines()
     reason = "several tensors have this datatype and shape; possible: x, y"
     assert lines[2:] == [
         "    # The mirror is not certain:",
@@ -239,13 +239,13 @@ def test_an_uncertain_pair_is_a_comment_with_the_reason_and_the_alternatives() -
 
 def test_an_output_without_a_counterpart_is_a_comment_in_the_mirror() -> None:
     new = model("m", outputs=(tensor("y", "FP64", -1),))
-    lines = mirrored(model("m"), new).splitlines()
+    lines = mirror_route(model("m"), new).splitlines()
     assert "      # output y: the datatypes differ: FP32 and FP64; no cast fits" in lines
     assert "      compare: {}" in lines
 
 
 def test_an_uncertain_output_is_not_rewritten() -> None:
-    lines = mirrored(model("m"), model("m", outputs=(tensor("Y", "FP64", -1),))).splitlines()
+    lines = mirror_route(model("m"), model("m", outputs=(tensor("Y", "FP64", -1),))).splitlines()
     reason = "the datatypes differ: FP32 and FP64; no cast fits; possible: Y"
     assert f"      # output y: {reason}" in lines
     assert not any("rewrite" in line for line in lines)
@@ -260,7 +260,7 @@ TENSORS = st.lists(
 
 
 @given(NAMES, NAMES, TENSORS, TENSORS)
-def test_whatever_the_tensors_are_named_a_pair_makes_a_valid_file(
+def test_the_file_of_a_pair_is_valid_with_any_names(
     old_name: str, new_name: str, old: list[TensorMetadata], new: list[TensorMetadata]
 ) -> None:
     first = server(model("ok"), model(old_name, tuple(old), tuple(old)))
@@ -325,7 +325,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_temporary_file_of_a_killed_process_does_not_matter(tmp_path: Path) -> None:
+def test_a_temporary_file_of_a_killed_process_does_not_prevent_writing(tmp_path: Path) -> None:
     (tmp_path / f".routes.yaml.{os.getpid()}.tmp").touch()  # process ids repeat in containers
     write_configuration(tmp_path / "routes.yaml", TEXT, force=False)
 

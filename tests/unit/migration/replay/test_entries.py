@@ -45,7 +45,7 @@ def test_files_that_overlap_in_time_are_merged(tmp_path: Path) -> None:
     assert numbers(read_entries(files)) == ["1", "2", "3", "4", "5", "6"]
 
 
-def test_a_later_file_is_opened_when_its_time_has_come(
+def test_a_later_file_is_not_opened_before_its_first_inference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for start in (0, 10, 20):
@@ -134,15 +134,15 @@ def test_a_truncated_file_loses_only_its_last_inference(tmp_path: Path) -> None:
         (None, "cannot be read: No such file or directory"),
     ],
 )
-def test_a_foreign_file_is_rejected_before_the_first_entry(
+def test_an_unreadable_file_is_rejected_before_the_first_entry(
     content: bytes | None, reason: str, tmp_path: Path
 ) -> None:
-    good, bad = tmp_path / "good", tmp_path / "bad"
-    write_recording(good, [exchange(1)])
+    valid, invalid = tmp_path / "valid", tmp_path / "invalid"
+    write_recording(valid, [exchange(1)])
     if content is not None:
-        bad.write_bytes(content)
+        invalid.write_bytes(content)
     with pytest.raises(RecordingError, match=reason):
-        read_entries([good, bad])
+        read_entries([valid, invalid])
 
 
 def test_a_file_of_a_newer_version_is_rejected(

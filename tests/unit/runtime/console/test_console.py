@@ -1,4 +1,4 @@
-"""The admin listener's responses below /console for an assembled gateway."""
+"""Responses of an assembled gateway to the requests of its console."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_the_state_has_requests_and_their_outcomes(harness: Harness) -> No
     report = await harness.report("/console/state")
     outcomes = {each["route"]: each["outcomes"] for each in report["flows"]}
     assert outcomes == {"*": {"ok": 1}, "gone": {"connect": 1}}
-    assert {(w["backend_protocol"], w["pipeline"], w["count"]) for w in report["pipelines"]} == {
+    assert {(p["backend_protocol"], p["pipeline"], p["count"]) for p in report["pipelines"]} == {
         ("builtin", "translate", 1),
         ("v2-grpc", "translate", 1),
     }
@@ -113,10 +113,10 @@ async def test_the_plan_shows_listeners_routes_and_backends(harness: Harness) ->
     report = await harness.report("/console/plan")
     names = [each["name"] for each in report["listeners"]]
     assert names == ["http", "graphpipe[0]", "admin"]
-    http, frames, _ = report["listeners"]
+    http, graphpipe, _ = report["listeners"]
     assert set(http["protocols"]) < set(plugins())
     assert not http["address"].endswith(":0"), "the address has the assigned port"
-    assert (frames["model"], frames["framed"]) == ("simple", True)
+    assert (graphpipe["model"], graphpipe["framed"]) == ("simple", True)
     assert [(r["label"], r["backend"], r["fallback"]) for r in report["routes"]] == [
         ("gone", "gone", ""),
         ("*", "demo", "gone"),
@@ -170,7 +170,7 @@ async def test_a_file_that_has_not_changed_is_not_read(harness: Harness) -> None
         await harness.report("/console/config")
 
 
-async def test_concurrent_comparisons_are_shared(harness: Harness) -> None:
+async def test_concurrent_requests_share_a_comparison_with_the_file(harness: Harness) -> None:
     read, started, proceed = harness.history.read_config, threading.Semaphore(0), threading.Event()
     assert read is not None
 
@@ -189,7 +189,7 @@ async def test_concurrent_comparisons_are_shared(harness: Harness) -> None:
     first, *reports = await asyncio.gather(*pending, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
     assert [each["diff"] for each in reports] == [""] * 19
-    assert not started.acquire(blocking=False), "the file is read once for all"
+    assert not started.acquire(blocking=False), "the file is read once for all requests"
 
 
 async def test_a_comparison_reads_the_file_after_its_request(harness: Harness) -> None:
@@ -294,7 +294,7 @@ async def test_a_disabled_console_is_not_found(harness: Harness) -> None:
         ({"host": "gate.example", "origin": "http://gate.example", CONSOLE_HEADER: "1"}, 200),
     ],
 )
-async def test_the_console_may_reload_if_actions_are_enabled(
+async def test_a_reload_is_accepted_without_an_origin_or_from_the_console(
     harness: Harness, headers: dict[str, str], status: int
 ) -> None:
     triggers: list[str] = []
@@ -349,7 +349,7 @@ async def test_the_history_shows_requests_with_their_phases_and_inputs(harness: 
     assert response.status == 400
 
 
-async def test_a_reload_is_an_event(harness: Harness) -> None:
+async def test_the_history_has_an_event_for_each_reload(harness: Harness) -> None:
     harness.history.record(ReloadResult("SIGHUP", 1.0), "def", "-old\n+new")
     harness.history.record(ReloadResult("SIGHUP", 2.0, "line 3: no such backend"))
     history = await harness.report("/console/history")

@@ -43,7 +43,7 @@ def test_other_configurations_are_not_the_demo(sections: dict[str, Any]) -> None
     assert not is_demo(quiet_config(**sections))
 
 
-class Running:
+class DemoHarness:
     """A running gateway with the demo's configuration, and its ``ConsoleDemo``."""
 
     def __init__(self, gateway: RunningGateway, history: ConfigHistory) -> None:
@@ -55,13 +55,13 @@ class Running:
 
 
 @pytest.fixture
-async def running() -> AsyncIterator[Running]:
+async def running() -> AsyncIterator[DemoHarness]:
     history = ConfigHistory()
     async with serving(quiet_config(listeners=LISTENERS), history=history) as gateway:
-        yield Running(gateway, history)
+        yield DemoHarness(gateway, history)
 
 
-async def test_the_demo_has_servers_that_break_and_are_repaired(running: Running) -> None:
+async def test_the_demo_has_servers_that_break_and_are_repaired(running: DemoHarness) -> None:
     demo, original = running.demo, running.gateway.config
     with pytest.raises(GatewayError, match="is not running"):
         await demo.perform({"action": "break"})
@@ -85,7 +85,7 @@ async def test_the_demo_has_servers_that_break_and_are_repaired(running: Running
     assert events[:2] == ["a new configuration is active (demo)"] * 2
 
 
-async def test_a_server_that_cannot_start_leaves_nothing_behind(running: Running) -> None:
+async def test_a_server_that_cannot_start_leaves_nothing_behind(running: DemoHarness) -> None:
     started: list[RunningGateway] = []
 
     def make(config: Config) -> RunningGateway:
@@ -102,7 +102,7 @@ async def test_a_server_that_cannot_start_leaves_nothing_behind(running: Running
 
 
 async def test_after_a_reload_with_another_configuration_the_demo_is_not_offered(
-    running: Running,
+    running: DemoHarness,
 ) -> None:
     demo, gateway = running.demo, running.gateway
     source = SingleProcess(lambda: gateway, Metrics(), RecentRequests())
@@ -118,5 +118,5 @@ async def test_after_a_reload_with_another_configuration_the_demo_is_not_offered
     assert gateway.config == other
 
 
-def test_the_example_is_the_demo() -> None:
+def test_the_example_file_config_demo_yaml_is_the_demo() -> None:
     assert is_demo(load(Path(__file__).parents[4] / "config" / "demo.yaml", {}))

@@ -115,7 +115,7 @@ def test_a_long_protobuf_message_is_shown_truncated() -> None:
     message.raw_input_contents.append(b"\x00" * (8 << 20))
     start = time.process_time()
     described = wire_format.describe_request(RpcRequest(_INFER, [message.SerializeToString()]))
-    assert time.process_time() - start < 1.0, "writing all of it would take seconds"
+    assert time.process_time() - start < 1.0, "formatting the whole message would take seconds"
     assert described["decoded"].count("fp32_contents: 1.0") == 32
     for text in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
         assert text in described["decoded"]
@@ -131,7 +131,7 @@ def test_long_maps_of_a_protobuf_message_are_truncated() -> None:
     assert "… parameters: 968 more" in decoded
 
 
-def _packed(elements: int) -> bytes:
+def _bool_response(elements: int) -> bytes:
     message = SCHEMA.method_classes(_INFER)[1]()
     message.outputs.add().contents.bool_contents.extend([True] * elements)
     return bytes(message.SerializeToString())
@@ -143,8 +143,8 @@ def _packed(elements: int) -> bytes:
         (b"\x32\x00" * 16_384, True),
         (b"\x32\x00" * 16_385, False),
         (b"\x2a\x00" * 16_385, False),
-        (_packed(4_000_000), True),
-        (_packed(4_200_000), False),
+        (_bool_response(4_000_000), True),
+        (_bool_response(4_200_000), False),
     ],
     ids=["strings at limit", "strings", "outputs", "elements at limit", "elements"],
 )

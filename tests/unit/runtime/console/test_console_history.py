@@ -1,4 +1,4 @@
-"""The history of the last hour: its columns, its memory, its events and its JSON."""
+"""The console's history of an hour: columns, memory, events, samples of requests, and queries."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from request_records import make_record
 
 MIB = 1024 * 1024
 START = 1_000_000.0
-"""The wall-clock time of the first sample, the start of a column."""
+"""The time of the first sample, which is the start of a column."""
 
 
 def flow_of(route: str, backend: str, bucket: int = 5, **outcomes: int) -> RequestFlow:
@@ -62,7 +62,7 @@ def flow_of(route: str, backend: str, bucket: int = 5, **outcomes: int) -> Reque
     return RequestFlow(labels, outcomes, tuple(buckets), 0.0, (0, 0.0), (0, 0.0), 0, 0)
 
 
-def counters_of(
+def snapshot_of(
     *flows: RequestFlow,
     endpoints: tuple[dict[str, Any], ...] = (),
     backends: tuple[dict[str, Any], ...] = (),
@@ -82,7 +82,7 @@ def counters_of(
 
 def family_of(name: str, entries: Sequence[dict[str, Any]], key: str) -> MetricFamily:
     """Return a family whose rows are the values of ``key`` in ``entries``. A value that is a dict
-    has a row for each last label."""
+    has a row for each of its keys."""
     rows: list[tuple[tuple[str, ...], float]] = []
     for each in entries:
         labels = tuple(each[name] for name in ("backend", "endpoint") if name in each)
@@ -96,16 +96,16 @@ def family_of(name: str, entries: Sequence[dict[str, Any]], key: str) -> MetricF
 
 def hung(worker: int) -> ProcessSnapshot:
     """Return the entry of a worker that does not respond."""
-    return counters_of(worker=worker, process=0)
+    return snapshot_of(worker=worker, process=0)
 
 
-def add(history: TrafficHistory, moment: float, *counters: ProcessSnapshot) -> None:
-    """Add ``counters`` at ``moment``, while both clocks agree."""
-    history.add(counters, moment, moment)
+def add(history: TrafficHistory, moment: float, *snapshots: ProcessSnapshot) -> None:
+    """Add ``snapshots`` at ``moment``, the time of both clocks."""
+    history.add(snapshots, moment, moment)
 
 
 def counts(history: TrafficHistory, kind: str, name: str = "", backend: str = "") -> Any:
-    """Return the counts of the last hour, or since START if that was later."""
+    """Return the counts of the last hour, or of the time since START if that is shorter."""
     series = history.series(kind, name, backend, 60)
     skipped = max(0, int(START - series["start"]) // INTERVAL_SECONDS)
     return {name: numbers[skipped:] for name, numbers in series["counts"].items()}
@@ -114,14 +114,14 @@ def counts(history: TrafficHistory, kind: str, name: str = "", backend: str = ""
 @pytest.fixture
 def history() -> TrafficHistory:
     traffic = TrafficHistory(GatewayEvents())
-    add(traffic, START, counters_of(flow_of("m", "b", ok=100)))
+    add(traffic, START, snapshot_of(flow_of("m", "b", ok=100)))
     return traffic
 
 
 def test_only_what_happens_after_the_start_is_counted(history: TrafficHistory) -> None:
-    add(history, START + 5, counters_of(flow_of("m", "b", ok=107, bad_request=2, connect=3)))
+    add(history, START + 5, snapshot_of(flow_of("m", "b", ok=107, bad_request=2, connect=3)))
     flows = flow_of("m", "b", ok=108, bad_request=2, connect=3), flow_of("n", "b", ok=4)
-    add(history, START + 12, counters_of(*flows))
+    add(history, START + 12, snapshot_of(*flows))
     for kind, name in ((ALL, ""), (BACKEND, "b")):
         assert counts(history, kind, name)["requests"] == [12, 5]
     route = counts(history, ROUTE, "m")
@@ -131,7 +131,7 @@ def test_only_what_happens_after_the_start_is_counted(history: TrafficHistory) -
 
 
 def test_latencies_are_counted_by_bucket_and_time(history: TrafficHistory) -> None:
-    add(history, START + INTERVAL_SECONDS, counters_of(flow_of("m", "b", 5, ok=103)))
+    add(history, START + INTERVAL_SECONDS, snapshot_of(flow_of("m", "b", 5, ok=103)))
     series = history.series(ROUTE, "m", "", 60)
     assert series["start"] + series["interval"] * COLUMNS == START + 2 * INTERVAL_SECONDS
     before, last = series["latencies"][-2:]
@@ -139,27 +139,27 @@ def test_latencies_are_counted_by_bucket_and_time(history: TrafficHistory) -> No
     assert last[5] == sum(last) == 3
 
 
-def test_retries_and_hedges_are_those_of_the_backend(history: TrafficHistory) -> None:
+def test_the_counters_of_a_backend_are_in_its_series(history: TrafficHistory) -> None:
     row = {"backend": "b", "retries": {"broken": 2, "timeout": 1}, "hedges": {"won": 4}}
-    add(history, START + 1, counters_of(backends=({**row, "refusals": {"full": 5}},)))
+    add(history, START + 1, snapshot_of(backends=({**row, "refusals": {"full": 5}},)))
     series = counts(history, BACKEND, "b")
     assert (series["retries"], series["hedges"], series["refusals"]) == ([3], [4], [5])
 
 
 def test_a_total_that_falls_counts_as_unchanged(history: TrafficHistory) -> None:
-    add(history, START + 1, counters_of(flow_of("m", "b", ok=40)))
-    add(history, START + 2, counters_of(flow_of("m", "b", ok=43)))
+    add(history, START + 1, snapshot_of(flow_of("m", "b", ok=40)))
+    add(history, START + 2, snapshot_of(flow_of("m", "b", ok=43)))
     assert counts(history, ROUTE, "m")["requests"] == [3]
 
 
 def test_the_history_covers_one_hour(history: TrafficHistory) -> None:
-    add(history, START + 1, counters_of(flow_of("m", "b", ok=101)))
-    add(history, START + INTERVAL_SECONDS * COLUMNS, counters_of(flow_of("m", "b", ok=103)))
+    add(history, START + 1, snapshot_of(flow_of("m", "b", ok=101)))
+    add(history, START + INTERVAL_SECONDS * COLUMNS, snapshot_of(flow_of("m", "b", ok=103)))
     requests = counts(history, ROUTE, "m")["requests"]
     assert requests == [0] * (COLUMNS - 1) + [2], "the first column is forgotten"
     assert len(history.series(ROUTE, "m", "", 15)["counts"]["requests"]) == 90
     later = START + INTERVAL_SECONDS * COLUMNS * 3
-    add(history, later, counters_of(flow_of("m", "b", ok=103)))
+    add(history, later, snapshot_of(flow_of("m", "b", ok=103)))
     assert sum(counts(history, ROUTE, "m")["requests"]) == 0, "no column is left after a gap"
 
 
@@ -167,19 +167,19 @@ def test_the_history_covers_one_hour(history: TrafficHistory) -> None:
 def test_a_clock_that_is_set_moves_the_times_and_not_the_columns(
     history: TrafficHistory, change: int
 ) -> None:
-    history.add([counters_of(flow_of("m", "b", ok=101))], START + 10, START + 10)
-    history.add([counters_of(flow_of("m", "b", ok=103))], START + change + 20, START + 20)
-    history.add([counters_of(flow_of("m", "b", ok=107))], START + change + 30.5, START + 30)
+    history.add([snapshot_of(flow_of("m", "b", ok=101))], START + 10, START + 10)
+    history.add([snapshot_of(flow_of("m", "b", ok=103))], START + change + 20, START + 20)
+    history.add([snapshot_of(flow_of("m", "b", ok=107))], START + change + 30.5, START + 30)
     series = history.series(ROUTE, "m", "", 60)
     assert series["counts"]["requests"][-4:] == [0, 1, 2, 4]
     assert series["start"] + COLUMNS * INTERVAL_SECONDS == START + change + 40
     [event] = history.events.as_json(float("-inf"))
     assert event["time"] - change == pytest.approx(time.monotonic(), abs=60), (
-        "aligned with the columns"
+        "the time of an event moves with the clock"
     )
 
 
-def test_200_routes_need_less_than_20_mb() -> None:
+def test_the_memory_for_many_routes_is_limited() -> None:
     history = TrafficHistory(GatewayEvents())
 
     def endpoints(count: int) -> tuple[dict[str, Any], ...]:
@@ -204,7 +204,7 @@ def test_nbytes_is_the_memory_that_is_used() -> None:
         history = TrafficHistory(GatewayEvents())
         for minute in range(60):
             flows = [flow_of(f"m{i}", f"b{i % 50}", ok=i + minute) for i in range(200)]
-            add(history, START + 60 * minute, counters_of(*flows, endpoints=endpoints))
+            add(history, START + 60 * minute, snapshot_of(*flows, endpoints=endpoints))
         del flows
         used, _ = tracemalloc.get_traced_memory()
     finally:
@@ -217,16 +217,16 @@ def test_nbytes_is_the_memory_that_is_used() -> None:
 def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
     history = TrafficHistory(GatewayEvents())
     old = [flow_of(f"m{i}", "", ok=1) for i in range(MAX_SUBJECTS)]
-    add(history, START, counters_of())
-    add(history, START + 1, counters_of(*old))
+    add(history, START, snapshot_of())
+    add(history, START + 1, snapshot_of(*old))
     new = flow_of("new", "", ok=1)
-    add(history, START + 2, counters_of(*old, new))
+    add(history, START + 2, snapshot_of(*old, new))
     assert counts(history, ROUTE, "new")["requests"] == [0], "there is no space"
     busy = flow_of("m1", "", ok=2)
-    add(history, START + 60, counters_of(*old[2:], busy, new))
+    add(history, START + 60, snapshot_of(*old[2:], busy, new))
     later = START + INTERVAL_SECONDS * (COLUMNS + 3)
-    add(history, later, counters_of(*old[2:], busy, flow_of("new", "", ok=4)))
-    add(history, later + 1, counters_of(*old[2:], busy, flow_of("new", "", ok=9)))
+    add(history, later, snapshot_of(*old[2:], busy, flow_of("new", "", ok=4)))
+    add(history, later + 1, snapshot_of(*old[2:], busy, flow_of("new", "", ok=9)))
     assert counts(history, ROUTE, "new")["requests"][-1] == 8
     assert sum(counts(history, ROUTE, "m1")["requests"]) == 1, "m1 had traffic in the last hour"
 
@@ -234,19 +234,19 @@ def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
 def test_requests_before_a_subject_gets_its_space_are_not_counted_later() -> None:
     history = TrafficHistory(GatewayEvents())
     old = [flow_of(f"m{i}", "", ok=1000) for i in range(MAX_SUBJECTS)]
-    add(history, START, counters_of())
-    add(history, START + 1, counters_of(*old))
+    add(history, START, snapshot_of())
+    add(history, START + 1, snapshot_of(*old))
     refused = flow_of("refused", "", ok=500)
-    add(history, START + 2, counters_of(*old, refused))
+    add(history, START + 2, snapshot_of(*old, refused))
     later = START + INTERVAL_SECONDS * (COLUMNS + 3)
     new = flow_of("new", "", ok=3)
     for each in (later, later + 1):
-        add(history, each, counters_of(*old, refused, new))
+        add(history, each, snapshot_of(*old, refused, new))
     assert counts(history, ROUTE, "new")["requests"][-1] == 3, "new displaced an idle subject"
     for name in ("m3", f"m{MAX_SUBJECTS - 2}", "refused"):
         assert sum(counts(history, ROUTE, name)["requests"]) == 0, name
     active = flow_of("m3", "", ok=7)
-    add(history, later + 2, counters_of(*old, active, refused, new))
+    add(history, later + 2, snapshot_of(*old, active, refused, new))
     assert counts(history, ROUTE, "m3")["requests"][-1] == 7, "m3 is counted again"
 
 
@@ -255,25 +255,25 @@ def endpoint_of(**fields: Any) -> dict[str, Any]:
 
 
 def test_ejections_and_failures_of_endpoints_are_events(history: TrafficHistory) -> None:
-    def step(seconds: float, **numbers: float) -> list[str]:
+    def sample(seconds: float, **numbers: float) -> list[str]:
         before = len(history.events.as_json(0))
-        add(history, START + seconds, counters_of(endpoints=(endpoint_of(**numbers),)))
+        add(history, START + seconds, snapshot_of(endpoints=(endpoint_of(**numbers),)))
         events = history.events.as_json(0)
         return [each["kind"] for each in events[: len(events) - before]]
 
-    assert step(1, available=1) == []
-    assert step(2, available=0, ejected=1, ejections=1) == ["ejected"]
-    assert step(3, available=0, ejected=1, ejections=1) == []
-    assert step(4, available=1, ejections=1) == ["up"]
-    assert step(5, available=0, down=1, ejections=1) == ["down"]
-    assert step(6, available=1, ejections=1) == ["up"]
+    assert sample(1, available=1) == []
+    assert sample(2, available=0, ejected=1, ejections=1) == ["ejected"]
+    assert sample(3, available=0, ejected=1, ejections=1) == []
+    assert sample(4, available=1, ejections=1) == ["up"]
+    assert sample(5, available=0, down=1, ejections=1) == ["down"]
+    assert sample(6, available=1, ejections=1) == ["up"]
     assert counts(history, ENDPOINT, "http://h", "b")["ejections"] == [1]
-    assert step(7, available=1, ejections=2) == ["up", "ejected"], (
-        "the request ended before the sample"
+    assert sample(7, available=1, ejections=2) == ["up", "ejected"], (
+        "the ejection ended before the sample"
     )
-    assert step(8, available=2, ejected=1, ejections=3) == ["ejected"], "one of three addresses"
-    assert step(9, available=3, ejections=3) == ["up"]
-    assert step(9.5, down=1, ejections=4) == ["down", "ejected"]
+    assert sample(8, available=2, ejected=1, ejections=3) == ["ejected"], "one of three addresses"
+    assert sample(9, available=3, ejections=3) == ["up"]
+    assert sample(9.5, down=1, ejections=4) == ["down", "ejected"]
 
 
 def test_the_number_and_the_size_of_events_are_limited() -> None:
@@ -301,12 +301,12 @@ def test_events_of_many_endpoints_do_not_displace_a_reload() -> None:
 
 
 def worker_of(worker: int, *flows: RequestFlow, process: int = 0, **more: Any) -> ProcessSnapshot:
-    return counters_of(*flows, worker=worker, process=process or 100 + worker, **more)
+    return snapshot_of(*flows, worker=worker, process=process or 100 + worker, **more)
 
 
 @pytest.fixture
 def workers() -> TrafficHistory:
-    """The history of two workers that have served 100 and 1000 requests before it began."""
+    """The history of two workers that served 100 and 1000 requests before the history began."""
     traffic = TrafficHistory(GatewayEvents())
     flows = (flow_of("m", "b", ok=100), flow_of("m", "b", ok=1000))
     add(traffic, START, *(worker_of(number, each) for number, each in enumerate(flows)))
@@ -431,7 +431,7 @@ async def test_concurrent_readers_share_a_sample(hangs: bool) -> None:
     assert [each["worker"] for each in sampler.history.missing] == [1] * hangs
 
 
-async def test_a_reader_sees_the_requests_that_finished_before() -> None:
+async def test_a_reader_sees_all_requests_that_finished_earlier() -> None:
     workers = Workers()
     sampler = HistorySampler(cast("ConsoleSource", workers), GatewayEvents())
     for number in range(1, 4):
@@ -442,7 +442,7 @@ async def test_a_reader_sees_the_requests_that_finished_before() -> None:
         assert sum(requests) == number, "even just after another refresh"
 
 
-async def test_a_reader_does_not_share_a_sample_that_began_before() -> None:
+async def test_a_reader_does_not_share_a_sample_that_began_earlier() -> None:
     workers = Workers()
     sampler = HistorySampler(cast("ConsoleSource", workers), GatewayEvents())
     await sampler.refresh()
@@ -562,7 +562,7 @@ def v2_request(inputs: int = 1, size: int = 1) -> HttpRequest:
     return HttpRequest("POST", "/v2/models/m/infer", body=[body.encode()])
 
 
-def test_the_inputs_of_a_request_have_names_datatypes_and_shapes() -> None:
+def test_datatypes_and_shapes_of_inputs_are_read_within_limits() -> None:
     shapes = InputShapes(DEFAULT_LIMITS)
     assert shapes.read("v2-rest", v2_request(), 1.0) == (TensorShape("x0", "FP32", (1,)),)
     is_read = [bool(shapes.read("v2-rest", v2_request(), 1.01)) for _ in range(20)]

@@ -86,25 +86,25 @@ def test_a_failing_flow_with_few_requests_is_shown(monkeypatch: pytest.MonkeyPat
     assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["failing", "busy"]
 
 
-def test_a_flow_that_was_left_out_before_has_the_time_since_when_it_is_listed(
+def test_a_flow_that_was_left_out_earlier_has_the_time_of_its_listing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 1)
     first, second = Metrics(), Metrics()
 
-    def listed(**requests: int) -> dict[str, float]:
+    def record_and_list(**requests: int) -> dict[str, float]:
         for route, count in requests.items():
             record(first, count, route=route)
         flows = statistics_of(first, second)["flows"]
         return {each["route"]: each["listed_since"] for each in flows}
 
-    assert listed(busy=2) == {"busy": 0}
-    assert listed(late=1) == {"busy": 0}
+    assert record_and_list(busy=2) == {"busy": 0}
+    assert record_and_list(late=1) == {"busy": 0}
     record(second, route="late")
-    assert listed() == {"busy": 0, "late": 0}, "listed by the other process"
-    listed_since = listed(late=2)
+    assert record_and_list() == {"busy": 0, "late": 0}, "listed by the other process"
+    listed_since = record_and_list(late=2)
     assert listed_since["late"] > 0, "the counters contain requests that were left out"
-    assert listed(late=1) == listed_since
+    assert record_and_list(late=1) == listed_since
 
 
 def test_a_flow_has_all_its_counters() -> None:

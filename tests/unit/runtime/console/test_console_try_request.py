@@ -1,4 +1,4 @@
-"""Test requests of the console, from every protocol to every protocol, in one process."""
+"""The console's actions: test requests between all protocols, examples, code and the demo."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_builtin_backend_has_no_exchanges(gateway: RunningGateway) -> No
     assert dict(response["request"]["headers"])["inference-header-content-length"]
 
 
-async def test_an_unreachable_backend_fails_or_uses_its_fallback(gateway: RunningGateway) -> None:
+async def test_an_unreachable_backend_fails_or_uses_the_fallback(gateway: RunningGateway) -> None:
     response = await try_request(gateway, protocol="v2-grpc", model="to-gone")
     assert response["outcome"] == "connect"
     assert "down" in response["meaning"]

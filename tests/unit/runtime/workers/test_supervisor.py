@@ -185,7 +185,7 @@ async def reject_message(message: Any) -> Any:
 
 
 class FakeWorker:
-    """A worker that records its requests. It prepares a configuration until ``is_prepared`` is
+    """A worker that records its requests. It has prepared a configuration when ``is_prepared`` is
     set."""
 
     def __init__(self) -> None:

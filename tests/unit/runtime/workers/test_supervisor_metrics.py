@@ -35,7 +35,7 @@ class Harness:
         """Worker 1 responds while this is set."""
         self.responds.set()
         self.silent_after: int | None = None
-        """The number of requests to which worker 1 still responds."""
+        """The number of requests to which worker 1 still responds, or ``None`` for all requests."""
         for slot in self.supervisor._slots:
             slot.worker, slot.is_serving = slot.number, True  # type: ignore[assignment]
         serving = [(slot, slot.number) for slot in self.supervisor._slots]
@@ -74,12 +74,12 @@ class Harness:
 
 @pytest.fixture
 async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
-    result = Harness(monkeypatch)
-    yield result
-    for slot in result.supervisor._slots:
+    created = Harness(monkeypatch)
+    yield created
+    for slot in created.supervisor._slots:
         slot.worker, slot.is_serving = None, False
     monkeypatch.undo()
-    await result.supervisor.stop(0)
+    await created.supervisor.stop(0)
 
 
 async def test_metrics_received_in_pieces_are_added(harness: Harness) -> None:
