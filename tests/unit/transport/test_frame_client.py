@@ -11,6 +11,7 @@ from transport_kit import LIMITS, FakeBackend, HttpHarness, Script, fake_backend
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import Limits
 from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.base import Endpoint
 from infergate.transport.framed.client import FrameUpstream, HttpOrFrameUpstream
@@ -123,7 +124,7 @@ async def test_bytes_after_a_response_end_the_connection(
 async def test_bytes_after_a_long_response_end_the_connection() -> None:
     """The bytes are detected with the response, although the response fills its own buffer."""
     body = b"a" * 500_000
-    upstream = FrameUpstream(LIMITS.__class__())
+    upstream = FrameUpstream(Limits())
     async with fake_backend(
         responding_with(framed(body) + b"\4\0\0\0evil", keep_open=True)
     ) as fake:
