@@ -89,7 +89,9 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
 
 
 @given(inferences(), st.data())
-def test_inferences(case: tuple[InferRequest, InferResponse], data: st.DataObject) -> None:
+def test_inferences_and_corrupted_bytes(
+    case: tuple[InferRequest, InferResponse], data: st.DataObject
+) -> None:
     request, response = case
     codec: Any = PLUGIN.create({})
     metadata = metadata_for(request, response)

@@ -134,7 +134,9 @@ def test_corrupted_requests(request: InferRequest, profile: Profile, data: st.Da
     ),
     st.binary(max_size=40),
 )
-def test_any_bytes(method: str, path: str, headers: dict[str, str], data: bytes) -> None:
+def test_any_request_is_parsed_or_refused(
+    method: str, path: str, headers: dict[str, str], data: bytes
+) -> None:
     wire = HttpRequest(method, path, "", headers, [data])
     check_agreement(wire)
     error = error_of(lambda: CODEC.summarize(wire))

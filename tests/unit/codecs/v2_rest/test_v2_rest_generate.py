@@ -49,7 +49,7 @@ def parsed_request(
     wire = post(text, f"/v2/models/m/versions/7/{verb}")
     partial = CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(partial, PartialInferRequest)
-    partial = pickle.loads(pickle.dumps(partial))  # as for a helper process
+    partial = pickle.loads(pickle.dumps(partial))  # helper processes receive a copy
     assert (partial.model, partial.version, partial.text_bytes) == ("m", "7", len(text))
     assert not CODEC.summarize(wire).can_pass_through
     return partial.complete(model)
