@@ -1,8 +1,7 @@
 """Run every protocol's vectors through its codec, in both directions.
 
-No vector was written by the codec under test: each ``case.json`` names the client or server whose
-bytes it holds, and its meaning was worked out from that server's models. New folders are found
-automatically.
+No vector was written by the codec under test: each ``case.json`` names the client or server
+that wrote the bytes. The expected messages were derived from the models of that server.
 """
 
 from pathlib import Path

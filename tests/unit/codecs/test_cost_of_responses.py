@@ -1,8 +1,8 @@
-"""The most expensive backend responses cost the event loop at most 50 ms of CPU; those that would
-take longer are left to a helper process.
+"""The event loop spends at most 50 ms of CPU on the most expensive backend responses, and leaves
+longer responses to a helper process.
 
-A row of ``ROWS`` is a response that is expensive for its size, read within the limits of the event
-loop. The event loop unpickles the result of a helper process within the same time.
+Each entry of ``ROWS`` is expensive for its size, and is read within the limits of the event loop.
+The event loop unpickles the result of a helper process within the same time.
 """
 
 import time
@@ -43,7 +43,7 @@ LIMITS = event_loop_limits(DEFAULT_LIMITS)
 CODECS = {name: plugin.create({}) for name, plugin in plugins().items()}
 MODEL = "texts"
 STATUS = b"\x0a\x02\x08\x01"
-"""``request_status``: SUCCESS."""
+"""The encoded ``request_status`` SUCCESS."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def http(body: bytes) -> HttpResponse:
     return HttpResponse(200, {"content-type": "application/json"}, (body,))
 
 
-def nodes(count: int) -> HttpResponse:
+def metadata_of(count: int) -> HttpResponse:
     tensors = tuple(TensorMetadata(f"node{index}", "FP32", (-1, 3)) for index in range(count))
     metadata = write_metadata(ModelMetadata(MODEL, inputs=tensors, outputs=tensors))
     return HttpResponse(200, {}, (metadata,))
@@ -131,7 +131,7 @@ ROWS: dict[str, Callable[[], Case]] = {
     "tfs-rest, strings": lambda: Case(
         InferRequest(MODEL), json_list('{"outputs":[', '""', "]}", 2 * INLINE)
     ),
-    "tfs-rest, as many as the loop reads": lambda: Case(
+    "tfs-rest, the maximum on the loop": lambda: Case(
         InferRequest(MODEL), json_list('{"outputs":[', '""', "]}", 90_000), False
     ),
     "tfs-rest, strings in lists": lambda: Case(
@@ -149,7 +149,7 @@ ROWS: dict[str, Callable[[], Case]] = {
     "kserve-v1, strings": lambda: Case(
         InferRequest(MODEL), json_list('{"predictions":[', '""', "]}", 2 * INLINE)
     ),
-    "kserve-v1, as many as the loop reads": lambda: Case(
+    "kserve-v1, the maximum on the loop": lambda: Case(
         InferRequest(MODEL), json_list('{"predictions":[', '""', "]}", 90_000), False
     ),
     "kserve-v1, a list of models": lambda: Case(
@@ -158,8 +158,8 @@ ROWS: dict[str, Callable[[], Case]] = {
     "kserve-v1, a short list": lambda: Case(
         INDEX, json_list('{"models":[', '""', "]}", 1 << 15), False
     ),
-    "graphpipe, nodes": lambda: Case(GET_METADATA, nodes(MAX_TENSORS)),
-    "graphpipe, the maximum on the loop": lambda: Case(GET_METADATA, nodes(512), False),
+    "graphpipe, metadata": lambda: Case(GET_METADATA, metadata_of(MAX_TENSORS)),
+    "graphpipe, the maximum on the loop": lambda: Case(GET_METADATA, metadata_of(512), False),
     "graphpipe, JSON": lambda: Case(GET_METADATA, json_list('{"Inputs":[', NODE, "]}", INLINE)),
     "graphpipe, short JSON": lambda: Case(
         ServerMetadataRequest(), json_list('{"Inputs":[', NODE, "]}", 1 << 16), False
@@ -201,13 +201,12 @@ def test_the_event_loop_reads_responses_quickly_or_offloads_them(name: str) -> N
 
     assert cpu_seconds(lambda: read(LIMITS)) <= max_seconds()
     assert ("offloaded" in outcomes) is case.is_offloaded
-    created, buffers = pack(read(DEFAULT_LIMITS))  # as in a helper process
-    assert cpu_seconds(lambda: unpack(created, memoryview(b"".join(buffers)))) <= max_seconds()
+    packed, buffers = pack(read(DEFAULT_LIMITS))  # as in a helper process
+    assert cpu_seconds(lambda: unpack(packed, memoryview(b"".join(buffers)))) <= max_seconds()
 
 
 def test_metadata_of_many_nodes_is_written_by_a_helper() -> None:
-    response = CODECS["graphpipe"].parse_response(nodes(MAX_TENSORS), GET_METADATA, DEFAULT_LIMITS)
-    assert (
-        CODECS["graphpipe"].response_text_bytes(response, ParsedRequest(GET_METADATA))
-        > DEFAULT_LIMITS.json_inline
-    )
+    codec = CODECS["graphpipe"]
+    response = codec.parse_response(metadata_of(MAX_TENSORS), GET_METADATA, DEFAULT_LIMITS)
+    size = codec.response_text_bytes(response, ParsedRequest(GET_METADATA))
+    assert size > DEFAULT_LIMITS.json_inline

@@ -131,7 +131,7 @@ def test_every_integer_gets_a_response_or_a_declared_error(name: str, number: in
             codec.build_response(response, parsed)
 
 
-TYPES = tuple(each for each in Datatype if each is not Datatype.BYTES)
+TYPES = tuple(datatype for datatype in Datatype if datatype is not Datatype.BYTES)
 
 
 @EDGE

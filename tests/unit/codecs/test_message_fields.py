@@ -49,15 +49,15 @@ def test_a_graphpipe_request_has_its_tensors_with_their_first_elements() -> None
     fields = codec.request_fields(request_of("graphpipe", text))
     [tensor] = fields["req"]["input_tensors"]
     assert [len(value) for value in tensor["string_val"]] == [3, 256]
-    query = codec.build_request(ModelMetadataRequest("m"), GENERIC, None)
-    assert codec.request_fields(query) == {"req_type": "MetadataRequest"}
+    metadata_request = codec.build_request(ModelMetadataRequest("m"), GENERIC, None)
+    assert codec.request_fields(metadata_request) == {"req_type": "MetadataRequest"}
 
 
 def test_a_legacy_request_has_its_header_and_the_size_of_its_body() -> None:
     codec = codec_of("trtis-http")
     fields = codec.request_fields(request_of("trtis-http"))
     header = fields["nv-inferrequest"]
-    assert [each["name"] for each in header["input"]] == ["x"]
+    assert [entry["name"] for entry in header["input"]] == ["x"]
     assert fields["body"].startswith("400 bytes")
     response = HttpResponse(200, {"NV-InferResponse": 'model_name: "m"'}, [b"1234"])
     fields = codec.response_fields(response)
@@ -72,11 +72,11 @@ def test_a_legacy_request_has_its_header_and_the_size_of_its_body() -> None:
 @pytest.mark.parametrize("protocol", ["graphpipe", "trtis-http"])
 def test_damaged_messages_raise_no_exception(protocol: str) -> None:
     codec = codec_of(protocol)
-    numbers = random.Random(3)
-    whole = b"".join(map(bytes, request_of("graphpipe").body))
+    generator = random.Random(3)
+    message = b"".join(map(bytes, request_of("graphpipe").body))
     for _ in range(300):
-        data = bytearray(whole[: numbers.randrange(len(whole))])
+        data = bytearray(message[: generator.randrange(len(message))])
         for _ in range(min(4, len(data))):
-            data[numbers.randrange(len(data))] = numbers.randrange(256)
+            data[generator.randrange(len(data))] = generator.randrange(256)
         codec.request_fields(HttpRequest("POST", "/graphpipe/m", body=[bytes(data)]))
         codec.response_fields(HttpResponse(200, {}, [bytes(data)]))

@@ -1,4 +1,4 @@
-"""Build, parse and check requests to the codecs of envelopes."""
+"""Helpers that build, parse and check the messages of the envelope codecs."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def parse(codec: Any, wire: HttpRequest, metadata: ModelMetadata | None = None) 
     return parsed
 
 
-def refused(
+def assert_refused(
     codec: Any,
     wire: HttpRequest,
     mentions: str,

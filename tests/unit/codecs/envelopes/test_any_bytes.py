@@ -1,4 +1,4 @@
-"""Any body is read as an inference or rejected with a GatewayError."""
+"""Each envelope codec parses any body as an inference or rejects it with a GatewayError."""
 
 import json
 from contextlib import suppress

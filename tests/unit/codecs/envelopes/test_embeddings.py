@@ -1,4 +1,4 @@
-"""OpenAI's embeddings API."""
+"""The codec for OpenAI's embeddings API."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from envelope_kit import body, get, parse, post, refused
+from envelope_kit import assert_refused, body, get, parse, post
 
 from gateway_errors import raises_kind
 from infergate.codecs.envelopes.embeddings import MAX_INPUTS, PATH, EmbeddingsCodec
@@ -45,7 +45,7 @@ def request(model: str = "e", **members: Any) -> Any:
     return post(PATH, {"input": "a", "model": model, **members})
 
 
-def input_of(wire: Any, model: ModelMetadata = TEXTS) -> Tensor:
+def input_tensor(wire: Any, model: ModelMetadata = TEXTS) -> Tensor:
     operation = parse(CODEC, wire, model).operation
     assert isinstance(operation, InferRequest)
     (tensor,) = operation.inputs
@@ -68,14 +68,14 @@ def floats(*rows: Any) -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("texts", ["größe", ["größe"]])
 def test_one_text(texts: Any) -> None:
-    tensor = input_of(request(input=texts, user="u", encoding_format=None, dimensions=None))
+    tensor = input_tensor(request(input=texts, user="u", encoding_format=None, dimensions=None))
     assert (tensor.name, tensor.datatype, tensor.shape) == ("text", Datatype.BYTES, (1, 1))
     assert [bytes(text) for text in unpack_bytes(tensor.data)] == ["größe".encode()]
 
 
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1), (-1, -1), (2, 1)])
 def test_several_texts_get_the_rank_of_the_model(shape: tuple[int, ...]) -> None:
-    tensor = input_of(request(input=["a", ""]), metadata(shape=shape))
+    tensor = input_tensor(request(input=["a", ""]), metadata(shape=shape))
     assert tensor.shape == (2, 1)[: len(shape)]
     assert [bytes(text) for text in unpack_bytes(tensor.data)] == [b"a", b""]
 
@@ -84,8 +84,8 @@ def test_several_texts_get_the_rank_of_the_model(shape: tuple[int, ...]) -> None
     ("tokens", "rows"), [([1, 2], [[1, 2]]), ([[1, 2]], [[1, 2]]), ([[1], [2]], [[1], [2]])]
 )
 @pytest.mark.parametrize("datatype", ["INT32", "INT64", "UINT16"])
-def test_tokens(tokens: Any, rows: Any, datatype: str) -> None:
-    tensor = input_of(request(input=tokens), metadata(datatype, (-1, -1)))
+def test_tokens_become_an_integer_tensor(tokens: Any, rows: Any, datatype: str) -> None:
+    tensor = input_tensor(request(input=tokens), metadata(datatype, (-1, -1)))
     assert tensor.datatype.value == datatype
     assert tensor.numpy().tolist() == rows
 
@@ -100,10 +100,10 @@ def test_only_the_configured_outputs_are_requested() -> None:
 
 @pytest.mark.parametrize("padding", ["", "x" * 20_000, '\\"model\\":\\"other\\"'])
 @pytest.mark.parametrize("order", ["{{{model},{input}}}", "{{{input},{model}}}"])
-def test_the_model_is_found_at_either_end(padding: str, order: str) -> None:
+def test_the_model_is_found_at_either_end_of_the_body(padding: str, order: str) -> None:
     data = order.format(model='"model" : "e"', input=f'"input":"{padding}"').encode()
     assert CODEC.summarize(post(PATH, data)).model == "e"
-    assert input_of(post(PATH, data)).shape == (1, 1)
+    assert input_tensor(post(PATH, data)).shape == (1, 1)
 
 
 def test_escapes_in_the_models_name() -> None:
@@ -146,15 +146,15 @@ def test_escapes_in_the_models_name() -> None:
     ],
 )
 def test_invalid_requests(data: bytes, mentions: str) -> None:
-    response = refused(CODEC, post(PATH, data), mentions, metadata=TEXTS)
+    response = assert_refused(CODEC, post(PATH, data), mentions, metadata=TEXTS)
     assert response.status == 400
     assert body(response)["error"]["type"] == "invalid_request_error"
 
 
 def test_the_number_of_texts_is_limited() -> None:
-    assert input_of(request(input=["a"] * MAX_INPUTS)).shape == (MAX_INPUTS, 1)
-    refused(CODEC, request(input=["a"] * (MAX_INPUTS + 1)), "limit is 2048", metadata=TEXTS)
-    refused(CODEC, request(input=[[1]] * (MAX_INPUTS + 1)), "limit is 2048", metadata=TOKENS)
+    assert input_tensor(request(input=["a"] * MAX_INPUTS)).shape == (MAX_INPUTS, 1)
+    assert_refused(CODEC, request(input=["a"] * (MAX_INPUTS + 1)), "limit is 2048", metadata=TEXTS)
+    assert_refused(CODEC, request(input=[[1]] * (MAX_INPUTS + 1)), "limit is 2048", metadata=TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,13 @@ def test_the_number_of_texts_is_limited() -> None:
 def test_requests_that_do_not_fit_the_model(
     input_: Any, model: ModelMetadata, mentions: str
 ) -> None:
-    refused(CODEC, request(input=input_), mentions, metadata=model)
+    assert_refused(CODEC, request(input=input_), mentions, metadata=model)
 
 
 def test_the_error_for_a_wrong_configuration_names_the_inputs() -> None:
     model = ModelMetadata("e", inputs=(TensorMetadata("INPUT0", "BYTES", (-1,)),))
-    response = refused(CODEC, request(), "no input 'text', only INPUT0", Kind.UNSUPPORTED, model)
+    mentions = "no input 'text', only INPUT0"
+    response = assert_refused(CODEC, request(), mentions, Kind.UNSUPPORTED, model)
     assert response.status == 400  # OpenAI's clients would retry after a 501
 
 
@@ -234,13 +235,13 @@ def test_invalid_responses_of_backends(vectors: Any, mentions: str) -> None:
 
 
 def test_unknown_models_methods_and_encodings() -> None:
-    response = refused(CODEC, request("x"), "'x' does not exist", Kind.NOT_FOUND)
+    response = assert_refused(CODEC, request("x"), "'x' does not exist", Kind.NOT_FOUND)
     assert response.status == 404
     assert body(response)["error"]["code"] == "model_not_found"
-    response = refused(CODEC, get(PATH), "only POST", Kind.METHOD_NOT_ALLOWED)
+    response = assert_refused(CODEC, get(PATH), "only POST", Kind.METHOD_NOT_ALLOWED)
     assert (response.status, response.headers["allow"]) == (405, "POST")
     wire = post(PATH, b"", content_encoding="gzip")
-    assert refused(CODEC, wire, "compressed", Kind.UNSUPPORTED_ENCODING).status == 415
+    assert assert_refused(CODEC, wire, "compressed", Kind.UNSUPPORTED_ENCODING).status == 415
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -271,7 +272,7 @@ def test_parsed_requests_and_codecs_can_be_pickled() -> None:
         )
 
 
-def test_estimates() -> None:
+def test_size_estimates() -> None:
     wire = request(input="a" * 1000)
     size = len(json.dumps({"input": "a" * 1000, "model": "e"}))
     assert CODEC.request_text_bytes(wire) == size
@@ -279,7 +280,7 @@ def test_estimates() -> None:
     parsed = parse(CODEC, wire, TEXTS)
     output = tensor_from_array("vector", Datatype.FP32, floats([1] * 100))
     response = InferResponse("e", outputs=(output,))
-    assert CODEC.response_text_bytes(response, parsed) == 400 + 2  # the vector is a list
+    assert CODEC.response_text_bytes(response, parsed) == 400 + 2  # the vector has two brackets
     low, high = CODEC.response_size(response, parsed)
     assert low <= len(body(CODEC.build_response(response, parsed))) <= high
     assert CODEC.rewrite_bytes(None, None) == 0

@@ -1,4 +1,4 @@
-"""MLflow's scoring API, and Vertex AI's own bodies."""
+"""The codecs for MLflow's scoring API and for Vertex AI's instances."""
 
 import math
 import pickle
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from envelope_kit import body, get, parse, post, refused
+from envelope_kit import assert_refused, body, get, parse, post
 
 from gateway_errors import raises_kind
 from infergate.codecs.envelopes import vertex
@@ -73,7 +73,7 @@ def csv_tensors(text: str, metadata: ModelMetadata) -> dict[str, Any]:
 
 ROWS = [[1, 2, 3], [4.5, 5, 6]]
 RECORDS = [{"p": 1, "q": 2, "r": 3}, {"p": 4.5, "q": 5, "r": 6}]
-NAMED = {"a": [1, 2], "b": [[0.5], [2.0]], "c": [b"x", "ü".encode()]}
+COLUMN_VALUES = {"a": [1, 2], "b": [[0.5], [2.0]], "c": [b"x", "ü".encode()]}
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_forms_of_a_matrix(form: str, value: Any) -> None:
     ],
 )
 def test_forms_of_named_inputs(form: str, value: Any) -> None:
-    assert json_tensors(form, value, COLUMNS) == NAMED
+    assert json_tensors(form, value, COLUMNS) == COLUMN_VALUES
 
 
 def test_csv_of_named_inputs() -> None:
-    assert csv_tensors("c,a,b\r\nx,1,0.5\r\nü,2,2\r\n", COLUMNS) == NAMED
+    assert csv_tensors("c,a,b\r\nx,1,0.5\r\nü,2,2\r\n", COLUMNS) == COLUMN_VALUES
     assert csv_tensors('\ufeffa,b,c\n1,,"x, ""y""\nz"\n', COLUMNS)["c"] == [b'x, "y"\nz']
     (empty,) = csv_tensors("a,b,c\n1,,\n", COLUMNS)["b"][0]
     assert math.isnan(empty)
@@ -123,9 +123,9 @@ def test_csv_of_booleans() -> None:
 
 
 def test_the_only_column_may_be_the_only_input() -> None:
-    only = model(x=("INT64", (-1, 1)))
-    assert csv_tensors("x\n1\n2\n", only) == {"x": [[1], [2]]}
-    assert csv_tensors("other\n1\n2\n", only) == {"x": [[1], [2]]}
+    one_input = model(x=("INT64", (-1, 1)))
+    assert csv_tensors("x\n1\n2\n", one_input) == {"x": [[1], [2]]}
+    assert csv_tensors("other\n1\n2\n", one_input) == {"x": [[1], [2]]}
     pairs = model(x=("INT64", (-1, 2)))
     assert json_tensors("dataframe_records", [{"x": [1, 2]}], pairs) == {"x": [[1, 2]]}
 
@@ -141,13 +141,13 @@ def test_params_become_parameters() -> None:
     assert operation.parameters == {"t": 0.5, "n": 3, "s": "x", "on": True}
     assert json_tensors("inputs", ROWS, MATRIX, params=None) == {"x": ROWS}
     wire = invocation({"inputs": ROWS, "params": {"l": []}})
-    refused(CODEC, wire, "params.l must be", metadata=MATRIX)
+    assert_refused(CODEC, wire, "params.l must be", metadata=MATRIX)
 
 
 @pytest.mark.parametrize(
     "content_type", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
 )
-def test_content_types(content_type: str) -> None:
+def test_supported_content_types(content_type: str) -> None:
     assert tensors(invocation({"instances": ROWS}, content_type), MATRIX) == {"x": ROWS}
 
 
@@ -157,7 +157,7 @@ def test_content_types(content_type: str) -> None:
 )
 def test_unsupported_content_types_are_refused(content_type: str) -> None:
     wire = invocation({"instances": ROWS}, content_type)
-    response = refused(CODEC, wire, "content type", Kind.UNSUPPORTED_ENCODING)
+    response = assert_refused(CODEC, wire, "content type", Kind.UNSUPPORTED_ENCODING)
     assert (response.status, response.headers["content-type"]) == (415, "text/plain")
 
 
@@ -199,7 +199,7 @@ def test_unsupported_content_types_are_refused(content_type: str) -> None:
     ],
 )
 def test_invalid_json(data: bytes, metadata: ModelMetadata, mentions: str) -> None:
-    response = refused(CODEC, invocation(data), mentions, metadata=metadata)
+    response = assert_refused(CODEC, invocation(data), mentions, metadata=metadata)
     assert response.status == 400
     assert body(response)["error_code"] == "BAD_REQUEST"
     assert mentions in body(response)["message"]
@@ -231,7 +231,7 @@ def test_invalid_json(data: bytes, metadata: ModelMetadata, mentions: str) -> No
     ],
 )
 def test_invalid_csv(text: bytes, metadata: ModelMetadata, mentions: str) -> None:
-    assert refused(CODEC, invocation(text, CSV), mentions, metadata=metadata).status == 400
+    assert assert_refused(CODEC, invocation(text, CSV), mentions, metadata=metadata).status == 400
 
 
 def test_tables_are_limited() -> None:
@@ -267,7 +267,7 @@ def test_many_cells_are_read_by_helper_processes() -> None:
 def test_an_unknown_datatype_of_the_model() -> None:
     unknown = model(x=("FP4", (-1,)))
     wire = invocation({"inputs": [1]})
-    refused(CODEC, wire, "unknown datatype 'FP4'", Kind.UNSUPPORTED, unknown)
+    assert_refused(CODEC, wire, "unknown datatype 'FP4'", Kind.UNSUPPORTED, unknown)
 
 
 @pytest.mark.parametrize("path", ["/ping", "/health"])
@@ -276,8 +276,8 @@ def test_health(path: str) -> None:
     assert parsed.operation == ServerReadyRequest()
     assert CODEC.build_response(HealthStatus(ok=True), parsed).status == 200
     assert CODEC.build_response(HealthStatus(ok=False), parsed).status == 503
-    wrong = refused(CODEC, post(path), "only GET", Kind.METHOD_NOT_ALLOWED)
-    assert (wrong.status, wrong.headers["allow"]) == (405, "GET")
+    response = assert_refused(CODEC, post(path), "only GET", Kind.METHOD_NOT_ALLOWED)
+    assert (response.status, response.headers["allow"]) == (405, "GET")
 
 
 def test_version() -> None:
@@ -289,10 +289,10 @@ def test_version() -> None:
 
 
 def test_invocations_are_posted_and_not_compressed() -> None:
-    wrong = refused(CODEC, get("/invocations"), "only POST", Kind.METHOD_NOT_ALLOWED)
-    assert wrong.headers["allow"] == "POST"
+    response = assert_refused(CODEC, get("/invocations"), "only POST", Kind.METHOD_NOT_ALLOWED)
+    assert response.headers["allow"] == "POST"
     wire = post("/invocations", b"", content_type=JSON, content_encoding="gzip")
-    refused(CODEC, wire, "compressed", Kind.UNSUPPORTED_ENCODING)
+    assert_refused(CODEC, wire, "compressed", Kind.UNSUPPORTED_ENCODING)
 
 
 # ---- responses
@@ -353,10 +353,10 @@ def test_vertex_instances() -> None:
 def test_vertex_errors_and_health() -> None:
     assert parse(VERTEX, get(HEALTH)).operation == ServerReadyRequest()
     wire = post(PREDICT, {"inputs": 1})
-    response = refused(VERTEX, wire, "instances is missing", metadata=MATRIX)
+    response = assert_refused(VERTEX, wire, "instances is missing", metadata=MATRIX)
     assert body(response) == {"error": "instances is missing"}
     wire = post(PREDICT, {"instances": ROWS, "parameters": {"a": {}}})
-    refused(VERTEX, wire, "parameters.a must be", metadata=MATRIX)
+    assert_refused(VERTEX, wire, "parameters.a must be", metadata=MATRIX)
     assert pickle.loads(pickle.dumps(VERTEX)).claims == (HEALTH, PREDICT)
 
 
@@ -366,7 +366,7 @@ def test_the_form_of_vertex_bodies_is_configured() -> None:
     assert VERTEX.name == "vertex"
 
 
-def test_nested_lists_are_counted() -> None:
+def test_response_cost_counts_nested_lists() -> None:
     flat = Tensor("y", Datatype.INT8, (1000,), bytes(1000))
     deep = Tensor("y", Datatype.INT8, (1000, *[1] * 63), bytes(1000))
     for codec in (CODEC, VERTEX):
@@ -377,7 +377,7 @@ def test_nested_lists_are_counted() -> None:
         assert costs == [1000, 1000 + 10 * 63_000]
 
 
-def test_names_in_rows_are_counted() -> None:
+def test_response_cost_counts_the_names_in_rows() -> None:
     outputs = tuple(
         Tensor(name * 200, Datatype.INT8, (1000,), b"\x80" * 1000) for name in ("y", "é")
     )

@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
-from envelope_kit import body, get, parse, post, refused
+from envelope_kit import assert_refused, body, get, parse, post
 
 from infergate.codecs.base import SupportsPassThrough
 from infergate.codecs.envelopes.sagemaker import SageMakerCodec
@@ -116,17 +116,17 @@ def test_invalid_header_sizes(
     codec: Any, path: str, binary_type: str, suffix: str, mentions: str
 ) -> None:
     wire = post(path, HEAD + DATA, content_type=binary_type + suffix)
-    assert refused(codec, wire, mentions).status == 400
+    assert assert_refused(codec, wire, mentions).status == 400
 
 
 @BINARY
 def test_the_binary_type_must_start_the_header(codec: Any, path: str, binary_type: str) -> None:
     wire = post(path, HEAD + DATA, content_type=f"a/b, {binary_type};json-header-size=1")
-    refused(codec, wire, "the content type is 'a/b, ")
+    assert_refused(codec, wire, "the content type is 'a/b, ")
 
 
 @PATHS
-def test_v2s_own_length_header_is_ignored(codec: Any, path: str) -> None:
+def test_the_length_header_of_v2_is_ignored(codec: Any, path: str) -> None:
     assert model_of(codec, post(path, BODY, inference_header_content_length="7")) == "m"
 
 
@@ -134,7 +134,7 @@ def test_v2s_own_length_header_is_ignored(codec: Any, path: str) -> None:
 def test_compressed_bodies(codec: Any, path: str, binary_type: str) -> None:
     wire = binary_post(path, binary_type, gzip.compress(HEAD + DATA), content_encoding="gzip")
     assert model_of(codec, wire) == "m"
-    refused(codec, post(path, BODY, content_encoding="br"), "br", Kind.UNSUPPORTED_ENCODING)
+    assert_refused(codec, post(path, BODY, content_encoding="br"), "br", Kind.UNSUPPORTED_ENCODING)
 
 
 @BINARY
@@ -160,11 +160,11 @@ def test_estimates_never_raise(codec: Any, path: str, binary_type: str) -> None:
     codec.summarize(wire)
     codec.open_request(wire)
     assert codec.request_text_bytes(wire) == codec.json_bytes(wire, 1 << 20) == 0
-    refused(codec, wire, "json-header-size is 9999, but the body has")
+    assert_refused(codec, wire, "json-header-size is 9999, but the body has")
 
 
 @PATHS
-def test_sequences(codec: Any, path: str) -> None:
+def test_sequence_ids_are_read(codec: Any, path: str) -> None:
     parameters = {"sequence_id": 7, "sequence_start": True}
     wire = post(path, {**BODY, "parameters": parameters})
     assert codec.sequence_of(wire, DEFAULT_LIMITS) == 7
@@ -180,17 +180,16 @@ def test_a_size_of_zero_marks_raw_binary_data(codec: Any, path: str, binary_type
 
 @BINARY
 def test_messages_pass_through(codec: Any, path: str, binary_type: str) -> None:
-    """The tensors are not decoded, as between clients and servers of V2 REST."""
     assert isinstance(codec, SupportsPassThrough)
     wire = binary_post(path, binary_type)
     assert codec.summarize(wire).can_pass_through
-    checked = codec.validate(wire, DEFAULT_LIMITS)
-    rewritten = codec.rewrite_request(checked, "n", "", PROFILES["triton"])
+    validated = codec.validate(wire, DEFAULT_LIMITS)
+    rewritten = codec.rewrite_request(validated, "n", "", PROFILES["triton"])
     assert rewritten.path == "/v2/models/n/infer"
     assert rewritten.headers["inference-header-content-length"] == str(len(HEAD))
     head = b'{"model_name":"n","outputs":[]}'
     wire_response = HttpResponse(200, {"inference-header-content-length": str(len(head))}, [head])
-    response = codec.rewrite_response(wire_response, checked, "m", "", DEFAULT_LIMITS)
+    response = codec.rewrite_response(wire_response, validated, "m", "", DEFAULT_LIMITS)
     assert response.headers["content-type"] == f"{binary_type};json-header-size={len(head)}"
 
 
@@ -215,8 +214,8 @@ def test_ping(ping: str, operation: type) -> None:
     assert parsed.operation == operation()
     assert codec.build_response(HealthStatus(ok=True), parsed).status == 200
     assert codec.build_response(HealthStatus(ok=False), parsed).status == 400
-    wrong = refused(codec, post("/ping"), "only GET", Kind.METHOD_NOT_ALLOWED)
-    assert wrong.headers["allow"] == "GET"
+    response = assert_refused(codec, post("/ping"), "only GET", Kind.METHOD_NOT_ALLOWED)
+    assert response.headers["allow"] == "GET"
 
 
 def test_invocations_may_be_generate_requests() -> None:
@@ -229,10 +228,11 @@ def test_invocations_may_be_generate_requests() -> None:
 
 
 def test_invocations_need_a_model() -> None:
-    response = refused(SageMakerCodec(V2), post("/invocations", BODY), "/models/", Kind.NOT_FOUND)
+    wire = post("/invocations", BODY)
+    response = assert_refused(SageMakerCodec(V2), wire, "/models/", Kind.NOT_FOUND)
     assert response.status == 404
-    wrong = refused(SAGEMAKER, get("/invocations"), "only POST", Kind.METHOD_NOT_ALLOWED)
-    assert wrong.headers["allow"] == "POST"
+    response = assert_refused(SAGEMAKER, get("/invocations"), "only POST", Kind.METHOD_NOT_ALLOWED)
+    assert response.headers["allow"] == "POST"
 
 
 def test_a_model_is_invoked_by_name() -> None:
@@ -244,7 +244,7 @@ def test_a_model_is_invoked_by_name() -> None:
 
 @pytest.mark.parametrize("path", ["/models/a/b", "/models/a/invoke/b", "/models//invoke"])
 def test_other_paths_are_not_found(path: str) -> None:
-    assert refused(SAGEMAKER, post(path), "no such path", Kind.NOT_FOUND).status == 404
+    assert assert_refused(SAGEMAKER, post(path), "no such path", Kind.NOT_FOUND).status == 404
 
 
 def test_models_are_listed() -> None:
@@ -280,7 +280,7 @@ def test_a_model_is_loaded_and_unloaded() -> None:
 @pytest.mark.parametrize("url", ["/dev/shm", "/proc/1", "//sys/x", "/a/../dev/x", "proc/x", "/sys"])
 def test_special_folders_are_refused(url: str) -> None:
     wire = post("/models", {"model_name": "a", "url": url})
-    assert refused(SAGEMAKER, wire, "below /dev, /proc or /sys").status == 400
+    assert assert_refused(SAGEMAKER, wire, "below /dev, /proc or /sys").status == 400
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ def test_special_folders_are_refused(url: str) -> None:
     ],
 )
 def test_invalid_load_requests(data: bytes, mentions: str, kind: Kind) -> None:
-    refused(SAGEMAKER, post("/models", data), mentions, kind)
+    assert_refused(SAGEMAKER, post("/models", data), mentions, kind)
 
 
 def test_a_load_request_is_not_compressed() -> None:
     wire = post("/models", b"{}", content_encoding="gzip")
-    response = refused(SAGEMAKER, wire, "must not be compressed", Kind.UNSUPPORTED_ENCODING)
+    response = assert_refused(SAGEMAKER, wire, "must not be compressed", Kind.UNSUPPORTED_ENCODING)
     assert response.status == 415
 
 
@@ -308,9 +308,9 @@ def test_a_load_request_is_not_compressed() -> None:
     ("method", "path", "allowed"),
     [("PUT", "/models", "GET, POST"), ("POST", "/models/a", "DELETE, GET")],
 )
-def test_other_methods(method: str, path: str, allowed: str) -> None:
+def test_unsupported_methods(method: str, path: str, allowed: str) -> None:
     wire = HttpRequest(method, path)
-    response = refused(SAGEMAKER, wire, f"only {allowed}", Kind.METHOD_NOT_ALLOWED)
+    response = assert_refused(SAGEMAKER, wire, f"only {allowed}", Kind.METHOD_NOT_ALLOWED)
     assert (response.status, response.headers["allow"]) == (405, allowed)
 
 
@@ -337,11 +337,11 @@ def test_statuses_of_errors(kind: Kind, text: str, status: int) -> None:
 def test_vertex_health_and_prediction() -> None:
     assert parse(VERTEX, get(HEALTH)).operation == ServerReadyRequest()
     assert model_of(VERTEX, post(PREDICT, BODY)) == "m"
-    wrong = refused(VERTEX, get(PREDICT), "only POST", Kind.METHOD_NOT_ALLOWED)
-    assert wrong.headers["allow"] == "POST"
-    wrong = refused(VERTEX, post(HEALTH), "only GET", Kind.METHOD_NOT_ALLOWED)
-    assert wrong.headers["allow"] == "GET"
-    refused(VERTEX, get("/elsewhere"), "no such path", Kind.NOT_FOUND)
+    response = assert_refused(VERTEX, get(PREDICT), "only POST", Kind.METHOD_NOT_ALLOWED)
+    assert response.headers["allow"] == "POST"
+    response = assert_refused(VERTEX, post(HEALTH), "only GET", Kind.METHOD_NOT_ALLOWED)
+    assert response.headers["allow"] == "GET"
+    assert_refused(VERTEX, get("/elsewhere"), "no such path", Kind.NOT_FOUND)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_an_inference_is_redirected_to_another_model() -> None:
     assert model_of(VERTEX, wire) == "n"
     wire = get(PREDICT)
     wire.headers = {"x-vertex-ai-triton-redirect": "v2/models/n"}
-    refused(VERTEX, wire, "only POST", Kind.METHOD_NOT_ALLOWED)
+    assert_refused(VERTEX, wire, "only POST", Kind.METHOD_NOT_ALLOWED)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_an_inference_is_redirected_to_another_model() -> None:
 )
 def test_redirects_that_change_the_server_are_forbidden(target: str) -> None:
     wire = post(PREDICT, b"{}", **{REDIRECT: target})
-    assert refused(VERTEX, wire, f"may not name /{target}", Kind.FORBIDDEN).status == 403
+    assert assert_refused(VERTEX, wire, f"may not name /{target}", Kind.FORBIDDEN).status == 403
 
 
 @pytest.mark.parametrize("target", ["metrics", "", "/v2", "v2/models/../x"])
@@ -395,7 +395,7 @@ def test_redirects_to_unknown_paths(target: str) -> None:
     assert caught.value.kind in (Kind.NOT_FOUND, Kind.BAD_REQUEST)
 
 
-def test_routes_of_vertex_that_begin_like_those_of_v2() -> None:
+def test_vertex_routes_may_start_with_v2() -> None:
     codec = VertexCodec(V2, "m", "/v2health", "/v2predict")
     assert codec.summarize(get("/v2health")).operation is ServerReadyRequest
     assert model_of(codec, post("/v2predict", BODY)) == "m"

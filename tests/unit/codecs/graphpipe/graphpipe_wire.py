@@ -60,10 +60,10 @@ class Verifier:
         assert 0 <= offset <= offset + size <= len(self.data), (offset, size)
         assert offset % align == 0, (offset, align)
 
-    def unpack(self, form: str, offset: int) -> int:
-        size = struct.calcsize(form)
+    def unpack(self, struct_format: str, offset: int) -> int:
+        size = struct.calcsize(struct_format)
         self.require(offset, size, size)
-        return int(struct.unpack_from(form, self.data, offset)[0])
+        return int(struct.unpack_from(struct_format, self.data, offset)[0])
 
     def offset(self, position: int) -> int:
         offset = self.unpack("<I", position)
@@ -83,8 +83,8 @@ class Verifier:
             relative = self.unpack("<H", vtable + entry) if entry < size else 0
             if relative:
                 assert 4 <= relative < inline
-                chosen = UNION[values["req_type"]] if kind == "union" else kind
-                values[field] = self.field(start + relative, chosen)
+                field_kind = UNION[values["req_type"]] if kind == "union" else kind
+                values[field] = self.field(start + relative, field_kind)
         return values
 
     def field(self, offset: int, kind: str) -> Any:
@@ -164,7 +164,7 @@ Strings = tuple[int, Sequence[int] | None, Sequence[bytes] | None]
 
 
 def _strings(builder: Any, strings: Sequence[bytes]) -> int:
-    offsets = [builder.CreateString(each) for each in strings]
+    offsets = [builder.CreateString(string) for string in strings]
     return _offsets(builder, offsets)
 
 

@@ -76,11 +76,11 @@ def ok(body: bytes, **headers: str) -> HttpResponse:
     ("requested", "model_metadata", "names"),
     [
         ((), model(("a", "b")), [b"a", b"b"]),
-        (("b", "a"), model(("a", "b")), [b"a", b"b"]),  # in the metadata's order
+        (("b", "a"), model(("a", "b")), [b"a", b"b"]),  # sent in the metadata's order
         (("zzz", "y"), model(("x", "y"), ("x", "y")), [b"y", b"zzz"]),  # any node of a graph
         (("zzz",), model(()), [b"zzz"]),
         ((), model(()), []),
-        ((), model(("x", "y"), ("x", "y")), []),  # the default outputs of a graph
+        ((), model(("x", "y"), ("x", "y")), []),  # the graph returns its defaults
         (("y",), model(("x", "y"), ("x", "y")), [b"y"]),
     ],
 )
@@ -96,7 +96,7 @@ def test_an_unknown_output_is_not_requested() -> None:
     assert (error.kind, error.public) == (Kind.BAD_REQUEST, "model 'm' has no output 'zz'")
 
 
-def test_an_inference() -> None:
+def test_an_inference_request() -> None:
     model_metadata = model(("a",))
     tensor = {"type": 10, "shape": [1], "data": b"1234", "string_val": []}
     assert infer_fields(inference(parameters={"scale": 2}), model_metadata) == {
@@ -107,7 +107,7 @@ def test_an_inference() -> None:
     }
 
 
-def test_all_other_requests_become_metadata_requests() -> None:
+def test_health_and_metadata_requests_become_metadata_requests() -> None:
     for operation in (
         messages.ServerLiveRequest(),
         messages.ServerReadyRequest(),
@@ -162,7 +162,7 @@ def output_indices(
         ((), model(("a", "b")), 2, [("a", 0), ("b", 1)]),
         (("b", "a"), model(("a", "b")), 2, [("b", 1), ("a", 0)]),
         (("b",), model(("a", "b")), 1, [("b", 0)]),
-        (("b",), model(("a", "b")), 2, [("b", 1)]),  # all outputs, though one was requested
+        (("b",), model(("a", "b")), 2, [("b", 1)]),  # the backend ignores the requested output
         ((), model(("a", "b")), 3, [("output0", 0), ("output1", 1), ("output2", 2)]),
         ((), model(("a", "b")), 1, [("output0", 0)]),
         ((), model(("x", "y"), ("x", "y")), 2, [("x", 0), ("y", 1)]),
@@ -264,8 +264,8 @@ def test_long_errors_are_truncated() -> None:
 
 
 def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
-    with_outputs = response([(1, [1], b"1")], [(400, b"\xff")])
-    result = parse(ok(with_outputs), inference(), model(("a",)))
+    body = response([(1, [1], b"1")], [(400, b"\xff")])
+    result = parse(ok(body), inference(), model(("a",)))
     assert isinstance(result, messages.InferResponse)
     error = refused(parse, ok(response(None, [(400, b"\xff")])), inference(), model(("a",)))
     assert error.kind is Kind.BACKEND_GARBAGE
@@ -315,7 +315,7 @@ def test_health(operation: Operation) -> None:
     assert kinds == [Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND]
 
 
-def test_metadata() -> None:
+def test_metadata_as_flatbuffer() -> None:
     body = metadata([(b"x", 10), (b"s", 12), (b"odd", 0), (b"new", 200)])
     parsed = parse(ok(body), ModelMetadataRequest("m", "2"))
     assert parsed == ModelMetadata(
@@ -375,7 +375,7 @@ def test_metadata_in_both_formats_round_trips(form: str) -> None:
     metadata_format = MetadataFormat.JSON if form == "json" else MetadataFormat.FLATBUFFER
     wire = CODEC.build_response(expected, ParsedRequest(request, metadata_format))
     assert parse(wire, request) == expected
-    assert parse(wire, ModelMetadataRequest("")) == expected  # without a name in the request
+    assert parse(wire, ModelMetadataRequest("")) == expected  # the request has no model name
 
 
 def as_json(fields: Any) -> HttpResponse:

@@ -72,12 +72,12 @@ def test_invalid_configs_are_only_for_graphpipe_servers(config: bytes, expected:
     """The config cannot become parameters for a backend of another protocol."""
     parameters = read(config)
     assert isinstance(parameters, OpaqueParameters)
-    for each in (parameters, pickle.loads(pickle.dumps(parameters))):
-        assert each == {}
-        assert each.is_passed_to("graphpipe")
+    for copy in (parameters, pickle.loads(pickle.dumps(parameters))):
+        assert copy == {}
+        assert copy.is_passed_to("graphpipe")
         with raises_kind(Kind.BAD_REQUEST, match=expected):
-            each.is_passed_to("v2-rest")
-        assert write_config(each) == config
+            copy.is_passed_to("v2-rest")
+        assert write_config(copy) == config
 
 
 def test_the_maximum_depth() -> None:

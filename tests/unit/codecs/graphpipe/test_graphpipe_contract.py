@@ -1,4 +1,4 @@
-"""The codec contract, round trips of canonical messages, and corrupted messages."""
+"""The GraphPipe codec: contract checks, round trips of inferences, and corrupted messages."""
 
 import tracemalloc
 from dataclasses import replace
@@ -30,8 +30,8 @@ DATATYPES = frozenset(TYPE_NUMBERS)
 
 
 def round_trip(value: Any) -> Any:
-    """Return ``value`` after a round trip over GraphPipe: with the listener's model, and with a
-    metadata request instead of a health request."""
+    """Return the expected result of a round trip over GraphPipe: the model is the listener's, and
+    health requests become metadata requests."""
     match value:
         case (
             messages.ServerLiveRequest()
@@ -66,7 +66,7 @@ def round_trip(value: Any) -> Any:
 def metadata_response(
     operation: messages.Operation, response: messages.Response
 ) -> messages.Response:
-    """Return a server's response, which is metadata for every request about a server or a model."""
+    """Return the response that a GraphPipe server sends: metadata in place of health."""
     match response:
         case HealthStatus():
             return ModelMetadata("m")
@@ -101,8 +101,8 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
         ]
 
     def metadata_of(tensor: Tensor) -> messages.TensorMetadata:
-        free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
-        return messages.TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
+        dims = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
+        return messages.TensorMetadata(tensor.name, tensor.datatype.value, tuple(dims))
 
     inputs, outputs = tensors("in"), tensors("out")
     model = ModelMetadata(
@@ -154,8 +154,8 @@ def test_all_outputs_round_trip(case: tuple[InferRequest, InferResponse, ModelMe
     wire = CODEC.build_request(request, GENERIC, model)
     parsed = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
     response_wire = CODEC.build_response(response, parsed)
-    by_name = {tensor.name: tensor for tensor in response.outputs}
-    ordered = tuple(by_name[declared.name] for declared in model.outputs)
+    outputs = {tensor.name: tensor for tensor in response.outputs}
+    ordered = tuple(outputs[declared.name] for declared in model.outputs)
     parsed_response = CODEC.parse_response(response_wire, request, DEFAULT_LIMITS, model)
     assert is_same(parsed_response, replace(response, outputs=ordered))
 
@@ -181,11 +181,11 @@ def check_parsing(vector: Vector, body: bytes) -> None:
         assert error is None or CODEC.build_error(error, wire).status >= 400
 
 
-SMALL = [vector for vector in VECTORS if len(join_parts(body_of(vector.wire))) < 5000]
+SMALL_VECTORS = [vector for vector in VECTORS if len(join_parts(body_of(vector.wire))) < 5000]
 
 
 @settings(max_examples=examples(400))
-@given(st.sampled_from(SMALL), st.data())
+@given(st.sampled_from(SMALL_VECTORS), st.data())
 def test_corrupted_captures(vector: Vector, data: st.DataObject) -> None:
     valid = bytes(join_parts(body_of(vector.wire)))
     check_parsing(vector, data.draw(strategies.corrupted_bytes(valid)))
@@ -195,8 +195,8 @@ OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFF
 
 
 @settings(max_examples=examples(400))
-@given(st.sampled_from(SMALL), st.data())
-def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> None:
+@given(st.sampled_from(SMALL_VECTORS), st.data())
+def test_captures_with_corrupted_offsets(vector: Vector, data: st.DataObject) -> None:
     """Replace aligned 4-byte words, such as offsets and lengths, by close or huge values."""
     body = bytearray(join_parts(body_of(vector.wire)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -209,7 +209,7 @@ def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> Non
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
-    for vector in SMALL[:1] + SMALL[-1:]:
+    for vector in SMALL_VECTORS[:1] + SMALL_VECTORS[-1:]:
         check_parsing(vector, body)
 
 
@@ -217,7 +217,7 @@ def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
 def test_every_corrupted_byte_stays_within_bounds() -> None:
     """Set each byte of some captures to four values. Only GatewayErrors are raised, and the memory
     is bounded."""
-    sample = [vector for vector in SMALL if vector.error is None][::12]
+    sample = [vector for vector in SMALL_VECTORS if vector.error is None][::12]
     assert len(sample) > 10
     for vector in sample:
         valid = bytes(join_parts(body_of(vector.wire)))

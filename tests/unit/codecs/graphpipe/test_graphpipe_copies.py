@@ -1,4 +1,4 @@
-"""How often the codec copies a tensor's data, measured by peak memory."""
+"""The copies of tensor data that the codec makes, measured by peak memory."""
 
 import tracemalloc
 from collections.abc import Callable

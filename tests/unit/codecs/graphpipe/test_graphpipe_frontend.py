@@ -1,4 +1,4 @@
-"""Requests of GraphPipe clients: paths, names, metadata, control, and errors in both forms."""
+"""The GraphPipe frontend: paths, names, metadata, control requests, and both forms of errors."""
 
 import json
 from typing import Any
@@ -46,9 +46,9 @@ def parse(
 
 
 def inference(body: bytes, model: ModelMetadata = MODEL) -> tuple[InferRequest, OutputSelection]:
-    result = parse(post(body), model=model)
-    assert isinstance(result.operation, InferRequest)
-    return result.operation, result.response_options
+    parsed = parse(post(body), model=model)
+    assert isinstance(parsed.operation, InferRequest)
+    return parsed.operation, parsed.response_options
 
 
 def body(wire: HttpResponse) -> bytes:
@@ -126,7 +126,7 @@ def test_an_empty_body_is_not_a_request(method: str) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_control(
+def test_control_requests(
     path: str, operation: messages.Operation, healthy: bytes, unhealthy: bytes, method: str
 ) -> None:
     wire = post(b"", path, method)
@@ -172,11 +172,11 @@ def message_with(**names: Any) -> bytes:
         ([], ("x", "y:0")),
         ([b"", b""], ("x", "y:0")),
         ([b"x"], ("x", "y:0")),  # fewer names than tensors
-        ([b"", b"x"], None),  # both are x
+        ([b"", b"x"], None),  # both tensors would be x
         ([b"y:0", b"x"], ("y:0", "x")),
-        ([b"y", b"x:0"], ("y:0", "x")),  # TensorFlow's names
-        ([b"x:1", b"nope"], ("x:1", "nope")),  # checked by the server
-        ([b"x", b"y", b"x", b"y"], ("x", "y:0")),  # duplicates
+        ([b"y", b"x:0"], ("y:0", "x")),  # TensorFlow's form of the names
+        ([b"x:1", b"nope"], ("x:1", "nope")),  # the server checks the names
+        ([b"x", b"y", b"x", b"y"], ("x", "y:0")),  # names without a tensor
         ([b"x", b"x"], None),
         ([b"x", b"x:0"], None),
     ],
@@ -222,7 +222,7 @@ def test_an_invalid_tensor_name(name: str) -> None:
             inference(message)
 
 
-def test_more_tensors_than_the_model_has_inputs() -> None:
+def test_more_tensors_than_the_model_has() -> None:
     message = request([(10, [1], b"1234")] * 3)
     assert refused(inference, message).public == "input 2 has no name, and model 'm' has 2 inputs"
     assert "output 2 has no name" in refused(inference, message_with(output_names=[b""] * 3)).public
@@ -296,7 +296,7 @@ METADATA_FIELDS = {
 }
 
 
-def test_metadata() -> None:
+def test_metadata_as_flatbuffer() -> None:
     parsed_request = parse(post(METADATA))
     assert parsed_request.response_options is MetadataFormat.FLATBUFFER
     response = DEDICATED.build_response(MODEL, parsed_request)
@@ -374,7 +374,7 @@ def test_a_wrong_path_is_refused_by_response_too() -> None:
     assert read_response(body(response))["errors"] == [(404, b"no")]
 
 
-def test_retry_after() -> None:
+def test_errors_have_a_retry_after_header() -> None:
     error = GatewayError(Kind.OVERLOADED, "full", retry_after=1.5)
     assert DEDICATED.build_error(error, post()).headers["retry-after"] == "2"
 
@@ -395,6 +395,6 @@ def test_long_and_unusual_errors() -> None:
         ({"modle": "m"}, "'modle' is not an option; the options are model, errors"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], expected: str) -> None:
+def test_invalid_options(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         PLUGIN.create(options)

@@ -44,31 +44,31 @@ def tensor_fields(tensor: Tensor) -> dict[str, Any]:
     strategies.tensor_lists(SUPPORTED_DATATYPES),
     strategies.tensor_lists(SUPPORTED_DATATYPES),
 )
-def test_requests(config: str, tensors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> None:
-    outputs = [tensor.name for tensor in others]
-    data = request_bytes(config.encode(), tensors, outputs)
+def test_requests(config: str, tensors: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+    names = [tensor.name for tensor in outputs]
+    data = request_bytes(config.encode(), tensors, names)
     expected = {
         "config": config.encode(),
         "input_names": [tensor.name.encode() for tensor in tensors],
         "input_tensors": [tensor_fields(tensor) for tensor in tensors],
-        "output_names": [name.encode() for name in outputs],
+        "output_names": [name.encode() for name in names],
     }
     assert verify(data, "Request") == {"req_type": 1, "req": expected}
     assert read_request(data) == expected
 
 
 MIXED = [bytes([index % 7]) * (index % 11) for index in range(1000)]
-MANY = {
+STRING_LISTS = {
     "mixed lengths": MIXED,
     "empty": [b""] * 1000,
     "equal lengths": [b"%04d" % index for index in range(1000)],
-    "integer average": [b"1", b"123"] * 500,  # equal strings have an integer average too
+    "integer average": [b"1", b"123"] * 500,  # as for strings of equal length
     "one long": [*MIXED, b"x" * 100_000],
     "long": [bytes([index % 251]) * (index + 100) for index in range(300)],
 }
 
 
-@pytest.mark.parametrize("strings", MANY.values(), ids=MANY)
+@pytest.mark.parametrize("strings", STRING_LISTS.values(), ids=STRING_LISTS)
 def test_many_strings(strings: list[bytes]) -> None:
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
     data = request_bytes(b"", [tensor])

@@ -1,4 +1,4 @@
-"""Malformed and unusual flatbuffers: each access is checked, and the message bounds the cost."""
+"""Malformed and unusual flatbuffers: each access is checked, and the cost is bounded."""
 
 import struct
 import sys
@@ -36,8 +36,8 @@ from infergate.core.tensor import MAX_BYTES_ELEMENTS, Tensor, pack_bytes
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.testing.vectors import completed
 
-XY = (TensorMetadata("x", "FP32", (-1,)), TensorMetadata("y", "FP32", (-1,)))
-MODEL = ModelMetadata("m", inputs=XY, outputs=XY, max_batch_size=0)
+TENSORS = (TensorMetadata("x", "FP32", (-1,)), TensorMetadata("y", "FP32", (-1,)))
+MODEL = ModelMetadata("m", inputs=TENSORS, outputs=TENSORS, max_batch_size=0)
 CODEC = PLUGIN.create({"model": "m"})
 OPERATION = InferRequest("m")
 
@@ -50,9 +50,9 @@ def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
 
 
 def parsed_response(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferResponse:
-    result = CODEC.parse_response(HttpResponse(200, {}, (data,)), OPERATION, limits, MODEL)
-    assert isinstance(result, InferResponse)
-    return result
+    parsed = CODEC.parse_response(HttpResponse(200, {}, (data,)), OPERATION, limits, MODEL)
+    assert isinstance(parsed, InferResponse)
+    return parsed
 
 
 def table(vtable: bytes, inline: bytes, *, vtable_last: bool = False) -> bytes:
@@ -74,10 +74,10 @@ def table(vtable: bytes, inline: bytes, *, vtable_last: bool = False) -> bytes:
         (b"\0\0\0", "3 bytes are too short"),
         (struct.pack("<I", 1), "Request lies outside"),
         (struct.pack("<I", 2**32 - 1) + bytes(60), "Request lies outside"),
-        (struct.pack("<Ii", 4, 5), "the vtable of Request"),  # before the message
-        (struct.pack("<Ii", 4, -1), "the vtable of Request"),  # after it
+        (struct.pack("<Ii", 4, 5), "the vtable of Request"),  # starts before the message
+        (struct.pack("<Ii", 4, -1), "the vtable of Request"),  # starts after the message
         (struct.pack("<Ii", 4, -(2**31)), "the vtable of Request"),
-        (struct.pack("<IHHi", 8, 3, 4, 4), "the vtable of Request"),  # under 4 bytes
+        (struct.pack("<IHHi", 8, 3, 4, 4), "the vtable of Request"),  # has less than 4 bytes
         (struct.pack("<IHHi", 8, 99, 4, 4), "the vtable of Request"),  # ends after the message
         (table(struct.pack("<3H", 6, 8, 4), b""), "Request.req_type"),
         (table(struct.pack("<3H", 6, 8, 2**16 - 1), b"\1\0\0\0"), "Request.req_type"),
@@ -90,7 +90,7 @@ def test_an_invalid_outermost_table_is_refused(data: bytes, expected: str) -> No
 
 
 @pytest.mark.parametrize("vtable_last", [False, True])
-def test_vtables_on_both_sides(vtable_last: bool) -> None:
+def test_a_vtable_may_precede_or_follow_its_table(vtable_last: bool) -> None:
     data = table(struct.pack("<3H", 6, 8, 4), b"\7\0\0\0", vtable_last=vtable_last)
     assert FlatbufferMessage(data).root("Request").uint8(REQ_TYPE) == 7
 
@@ -167,19 +167,19 @@ def test_strings_may_lack_or_contain_nul() -> None:
     assert b"four\0" in data
     without_nul = data.replace(b"four\0", b"four\xee")
     expected = bytes.fromhex("00000000") + b"\4\0\0\0four" + b"\4\0\0\0a\0b\xff"
-    for each in (data, without_nul):
-        assert bytes(parse(each).inputs[0].data) == expected
+    for message in (data, without_nul):
+        assert bytes(parse(message).inputs[0].data) == expected
 
 
-MANY = [bytes([index % 7]) * (index % 11) for index in range(1000)]
+MANY_STRINGS = [bytes([index % 7]) * (index % 11) for index in range(1000)]
 
 
 @pytest.mark.parametrize(
     "strings",
     [
-        MANY,
-        [*MANY, b"x" * 100_000, *MANY],
-        [b"y" * 300_000, *MANY],
+        MANY_STRINGS,
+        [*MANY_STRINGS, b"x" * 100_000, *MANY_STRINGS],
+        [b"y" * 300_000, *MANY_STRINGS],
         [bytes([index % 251]) * (index + 100) for index in range(300)],
         [b""] * 1000,
     ],
@@ -252,7 +252,7 @@ def test_counts_are_limited() -> None:
         parsed_response(response([(1, [0], b"")] * 3), limits)
 
 
-def test_strings_are_limited_over_all_tensors() -> None:
+def test_the_number_of_strings_is_limited() -> None:
     half = MAX_BYTES_ELEMENTS // 2 + 1
     error = refused(parse, request([(12, [half], None), (12, [half], None)]))
     assert error.kind is Kind.BAD_REQUEST  # the first tensor has no strings
@@ -298,8 +298,8 @@ def measure(work: Callable[[], Any]) -> tuple[int, GatewayError | None]:
     tracemalloc.start()
     try:
         work()
-    except GatewayError as refusal:
-        return tracemalloc.get_traced_memory()[1], refusal
+    except GatewayError as error:
+        return tracemalloc.get_traced_memory()[1], error
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -323,7 +323,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_cost_is_bounded_by_the_message(name: str) -> None:
+def test_memory_is_bounded_by_the_message_size(name: str) -> None:
     data = HOSTILE[name]()
     peak, error = measure(lambda: parse(data))
     assert peak < (MAX_EXPANSION + 4) * len(data) + 200_000

@@ -35,9 +35,9 @@ def declared_tables() -> dict[str, list[tuple[str, str]]]:
     for name, body in re.findall(r"table (\w+) \{(.*?)\}", SOURCE, re.DOTALL):
         members = re.findall(r"(\w+): (\S+);", body)
         tables[name] = [
-            each
+            member
             for field, kind in members
-            for each in (
+            for member in (
                 [(f"{field}_type", "u8"), (field, "union")]
                 if kind == "Req"
                 else [(field, KINDS.get(kind, kind))]
@@ -64,7 +64,7 @@ TABLES = {
 
 
 def test_field_positions_agree_with_the_schema() -> None:
-    constants = {name for name, each in vars(fields).items() if isinstance(each, fields.TableField)}
+    constants = {name for name, v in vars(fields).items() if isinstance(v, fields.TableField)}
     assert constants == {name for names in TABLES.values() for name in names}
     for table, names in TABLES.items():
         positions = {field: 4 + 2 * position for position, (field, _) in enumerate(SCHEMA[table])}

@@ -91,10 +91,10 @@ def test_the_outline_has_no_strings_and_no_numbers() -> None:
     ],
 )
 def test_shapes_of_outlines(outline: bytes, shape: tuple[int, ...] | None) -> None:
-    result = read_shape(b":" + outline + b",", 1)
-    assert (result and result[0]) == shape
+    shape_and_end = read_shape(b":" + outline + b",", 1)
+    assert (shape_and_end and shape_and_end[0]) == shape
     if shape:
-        assert result[1] == 1 + len(outline)
+        assert shape_and_end[1] == 1 + len(outline)
 
 
 def test_text_with_too_much_structure_in_strings_has_no_outline() -> None:
@@ -157,8 +157,8 @@ def test_inferred_datatypes(value: str, datatype: Datatype) -> None:
 
 
 def test_rows_of_integers_and_floats_are_floats() -> None:
-    big = ", ".join(["1"] * 100)
-    text = f'{{"instances": [{{"x": [{big}]}}, {{"x": [{big[:-1]}1.5]}}]}}'.encode()
+    ones = ", ".join(["1"] * 100)
+    text = f'{{"instances": [{{"x": [{ones}]}}, {{"x": [{ones[:-1]}1.5]}}]}}'.encode()
     datatype, shape, values = read(text, None)["x"]
     assert (datatype, shape) == (Datatype.FP64, (2, 100))
     assert values[0][-1] == 1.0
@@ -312,9 +312,9 @@ def test_many_different_rows_are_read_in_linear_time() -> None:
     rows = [b'{"x": [[1, 2]], "y": [[[3]]]}', b'{"y": [[[3]]], "x": [[1, 2]]}'] * 10_000
     body = b'{"instances": [' + b",".join(rows) + b"]}"
     began = time.process_time()
-    result = read(body, {"x": FP32, "y": FP32})
-    assert result["x"][1] == (20_000, 1, 2)
-    assert time.process_time() - began < 5  # 0.3 s; quadratic: minutes
+    tensors = read(body, {"x": FP32, "y": FP32})
+    assert tensors["x"][1] == (20_000, 1, 2)
+    assert time.process_time() - began < 5  # 0.3 s if linear, minutes if quadratic
 
 
 def test_a_million_rows_of_numbers() -> None:
@@ -351,7 +351,7 @@ def _shaped(draw: Any, element: Any, depth: int) -> Any:
 
 @st.composite
 def nested(draw: Any) -> Any:
-    """Lists that may be regular, ragged, or of different depths."""
+    """Draw an element, or lists that are regular, ragged, or of different depths."""
     element = st.sampled_from([0, 1, -2, 1.5, 300, True, "a", "[,", None])
     if draw(st.booleans()):
         shape = draw(st.lists(st.integers(0, 3), max_size=4))
@@ -408,7 +408,7 @@ def tensor(name: str, datatype: Datatype, values: Any) -> Tensor:
     )
 
 
-def test_columns() -> None:
+def test_columns_are_written() -> None:
     x = tensor("x", FP32, [[1, 0.1], [np.nan, -np.inf]])
     y = tensor("y", INT64, 5)
     assert write_columns([x]) == b"[[1.0,0.1],[NaN,-Infinity]]"
@@ -417,13 +417,13 @@ def test_columns() -> None:
     assert write_columns([y], is_named=True) == b'{"y":5}'
 
 
-def test_rows() -> None:
+def test_rows_are_written() -> None:
     x = tensor("x", FP32, [[1, 0.1], [np.nan, 2]])
     y = tensor("y", Datatype.BOOL, [True, False])
     z = tensor("z", BYTES, [b"a", b"\xff"])
     assert write_rows([x]) == b"[[1.0,0.1],[NaN,2.0]]"
-    written = b'[{"x":[1.0,0.1],"y":true,"z":"a"},{"x":[NaN,2.0],"y":false,"z":{"b64":"/w=="}}]'
-    assert write_rows([x, y, z]) == written
+    text = b'[{"x":[1.0,0.1],"y":true,"z":"a"},{"x":[NaN,2.0],"y":false,"z":{"b64":"/w=="}}]'
+    assert write_rows([x, y, z]) == text
     assert write_rows([tensor("n", FP32, [np.inf, 1]), y]) == (
         b'[{"n":Infinity,"y":true},{"n":1.0,"y":false}]'
     )
@@ -437,7 +437,7 @@ def test_many_rows_are_written_completely() -> None:
     assert rows[9_999] == {"x": 9_999, "y": 1.0}
 
 
-def test_elements_of_tensors_named_with_suffix_bytes_are_base64() -> None:
+def test_elements_of_tensors_with_the_suffix_bytes_are_base64() -> None:
     assert write_columns([tensor("x_bytes", BYTES, [b"ab"])]) == (
         b'[{"b64":"%b"}]' % base64.b64encode(b"ab")
     )
@@ -452,7 +452,6 @@ def test_rows_need_a_common_dimension() -> None:
 
 
 def test_the_brackets_of_many_dimensions_are_counted() -> None:
-    """The brackets of a tensor may be longer than its elements, and are counted."""
     deep = Tensor("x", Datatype.UINT8, (1000, *[1] * 63), bytes(1000))
     text = write_columns([deep])
     assert len(text) <= row_size_bounds([deep])[1]
@@ -462,10 +461,10 @@ def test_the_brackets_of_many_dimensions_are_counted() -> None:
 
 
 def test_names_in_rows_are_counted() -> None:
-    one, other = (Tensor(name, Datatype.INT8, (1000,), bytes(1000)) for name in ("abc", "y"))
-    assert row_cost([one]) == 1000
-    assert row_cost([one, other]) == 2 * 1000 + 1000 * (7 + 5)
-    assert row_cost([one, replace(other, shape=(10, 100))]) == 2 * 1000 + 2 * 10
+    first, second = (Tensor(name, Datatype.INT8, (1000,), bytes(1000)) for name in ("abc", "y"))
+    assert row_cost([first]) == 1000
+    assert row_cost([first, second]) == 2 * 1000 + 1000 * (7 + 5)
+    assert row_cost([first, replace(second, shape=(10, 100))]) == 2 * 1000 + 2 * 10
     assert row_cost([]) == 0
 
 

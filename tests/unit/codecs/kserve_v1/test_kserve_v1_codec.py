@@ -1,4 +1,4 @@
-"""KServe's V1 protocol: events, errors, readiness, and messages that pass through."""
+"""The codec for KServe's V1 protocol: events, inferences, readiness, errors and pass-through."""
 
 from __future__ import annotations
 
@@ -113,15 +113,15 @@ def test_the_response_to_an_event_in_plain_json_is_not_an_event() -> None:
 
 def test_the_id_of_a_response_depends_only_on_the_event() -> None:
     responses = [
-        CODEC.build_response(response_with(1), parse(post(ROWS, {**JSON, **EVENT, **more})))
-        for more in ({}, {"ce-subject": "x"}, {"ce-id": "a2"}, {"ce-source": "s2"})
+        CODEC.build_response(response_with(1), parse(post(ROWS, {**JSON, **EVENT, **headers})))
+        for headers in ({}, {"ce-subject": "x"}, {"ce-id": "a2"}, {"ce-source": "s2"})
     ]
     ids = [response.headers["ce-id"] for response in responses]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 3
 
 
-def test_a_source_is_printable_ascii() -> None:
+def test_the_source_of_an_event_is_printable_ascii() -> None:
     wire = post(ROWS, {**JSON, **EVENT}, "/v1/models/caf%C3%A9:predict")
     response = CODEC.build_response(response_with(1), parse(wire))
     assert response.headers["ce-source"] == "io.kserve.inference.caf%C3%A9"
@@ -181,18 +181,18 @@ def test_long_integers_in_a_structured_event() -> None:
 
 @pytest.mark.parametrize("kind", ["application/json", "application/cloudevents+json"])
 def test_json_with_long_integers_is_limited(kind: str) -> None:
-    """simdjson rejects such integers, and the other parsers create an object per value."""
+    """simdjson rejects integers over 64 bits, and the other parsers create an object per value."""
     event = json.dumps({**STRUCTURED, "time": "", "data": None})[:-5].encode()
     begin, end = (event, b"}") if "events" in kind else (b"", b"")
     text = begin + b'{"instances":[%b%d]}' + end
     many = post(text % (b"[]," * (MAX_CONTAINERS + 1), 10**20), {"content-type": kind})
-    some = post(text % (b"1," * MAX_SLOW_BYTES_ON_LOOP, 10**20), {"content-type": kind})
+    long = post(text % (b"1," * MAX_SLOW_BYTES_ON_LOOP, 10**20), {"content-type": kind})
     for read in (parse, lambda wire: CODEC.validate(wire, DEFAULT_LIMITS)):
         error = refused(read, many)
         assert error.kind is Kind.TOO_LARGE
-    assert CODEC.validate(some, DEFAULT_LIMITS)
+    assert CODEC.validate(long, DEFAULT_LIMITS)
     with pytest.raises(NeedsOffloadError):
-        CODEC.validate(some, event_loop_limits(DEFAULT_LIMITS))
+        CODEC.validate(long, event_loop_limits(DEFAULT_LIMITS))
 
 
 @pytest.mark.parametrize("value", [b"1", b"%d" % 10**20])
@@ -212,20 +212,20 @@ def test_nan_is_null() -> None:
 
 
 def test_outputs_without_common_rows_are_columns() -> None:
-    two = (response_with(1.0, 2.0).outputs[0], response_with(3.0, name="z").outputs[0])
-    response = CODEC.build_response(InferResponse("m", outputs=two), parse(post(ROWS)))
+    outputs = (response_with(1.0, 2.0).outputs[0], response_with(3.0, name="z").outputs[0])
+    response = CODEC.build_response(InferResponse("m", outputs=outputs), parse(post(ROWS)))
     assert body(response) == {"predictions": {"y": [1.0, 2.0], "z": [3.0]}}
     model = ModelMetadata(
         "m", outputs=(TensorMetadata("y", "FP64", (-1,)), TensorMetadata("z", "FP64", (-1,)))
     )
-    read = CODEC.parse_response(response, InferRequest("m"), DEFAULT_LIMITS, model)
-    assert [tensor.numpy().tolist() for tensor in read.outputs] == [[1.0, 2.0], [3.0]]
+    parsed_response = CODEC.parse_response(response, InferRequest("m"), DEFAULT_LIMITS, model)
+    assert [tensor.numpy().tolist() for tensor in parsed_response.outputs] == [[1.0, 2.0], [3.0]]
 
 
 def test_a_shape_of_many_empty_lists_is_refused() -> None:
-    bomb = Tensor("y", Datatype.FP32, (2**40, 0), b"")
+    tensor = Tensor("y", Datatype.FP32, (2**40, 0), b"")
     with raises_kind(Kind.TOO_LARGE, match="'y' has no elements, but"):
-        CODEC.build_response(InferResponse("m", outputs=(bomb,)), parse(post(ROWS)))
+        CODEC.build_response(InferResponse("m", outputs=(tensor,)), parse(post(ROWS)))
 
 
 def test_bytes_that_are_not_text_are_base64() -> None:
@@ -234,19 +234,19 @@ def test_bytes_that_are_not_text_are_base64() -> None:
     assert body(response) == {"predictions": [{"b64": "/w=="}, "a"]}
 
 
-def readiness_of(*entries: ModelIndexEntry) -> Any:
+def readiness_response(*entries: ModelIndexEntry) -> Any:
     parsed = parse(HttpRequest("GET", "/v1/models/m"))
     assert parsed.operation == ModelIndexRequest(model="m")
     return CODEC.build_response(ModelIndex(entries), parsed)
 
 
-READY_OLD = ModelIndexEntry("m", "2", "READY"), ModelIndexEntry("m", "10", "UNAVAILABLE", "old")
+TWO_VERSIONS = ModelIndexEntry("m", "2", "READY"), ModelIndexEntry("m", "10", "UNAVAILABLE", "old")
 
 
 @pytest.mark.parametrize(
     ("entries", "versions"),
     [
-        (READY_OLD, [("10", "END", "old"), ("2", "AVAILABLE", "")]),
+        (TWO_VERSIONS, [("10", "END", "old"), ("2", "AVAILABLE", "")]),
         *(
             ((ModelIndexEntry("m", version, "READY"),), [("1", "AVAILABLE", "")])
             for version in ("", "v2", "9" * 5000)
@@ -256,7 +256,7 @@ READY_OLD = ModelIndexEntry("m", "2", "READY"), ModelIndexEntry("m", "10", "UNAV
 def test_readiness_has_the_members_of_both_protocols(
     entries: tuple[ModelIndexEntry, ...], versions: list[tuple[str, str, str]]
 ) -> None:
-    response = readiness_of(*entries)
+    response = readiness_response(*entries)
     statuses = [
         {"version": version, "state": state, "status": {"error_code": "OK", "error_message": text}}
         for version, state, text in versions
@@ -266,7 +266,7 @@ def test_readiness_has_the_members_of_both_protocols(
 
 
 def test_a_model_without_ready_versions_is_not_ready() -> None:
-    response = readiness_of(ModelIndexEntry("m", "1", "UNAVAILABLE"))
+    response = readiness_response(ModelIndexEntry("m", "1", "UNAVAILABLE"))
     assert response.status == 503
     assert body(response) == {"error": "Model with name m is not ready."}
 
@@ -351,8 +351,8 @@ def test_a_request_to_a_server_has_rows() -> None:
     wire = CODEC.build_request(InferRequest("m", "7", inputs=inputs), GENERIC, TWO_INPUTS)
     assert (wire.path, body(wire)) == (PATH, {"instances": [{"a": [1.0, 2.0], "b": 3}]})
     (x,) = parse(post(ROWS)).operation.inputs  # type: ignore[union-attr]
-    one = CODEC.build_request(InferRequest("m", inputs=(x,)), GENERIC, MODEL)
-    assert body(one) == {"instances": [[1.0, 2.0]]}
+    wire = CODEC.build_request(InferRequest("m", inputs=(x,)), GENERIC, MODEL)
+    assert body(wire) == {"instances": [[1.0, 2.0]]}
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_inputs_that_do_not_match_are_refused(inputs: tuple[Tensor, ...], expect
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_nan_does_not_reach_a_server(value: float) -> None:
+def test_non_finite_numbers_do_not_reach_a_server(value: float) -> None:
     tensor = tensor_from_array("x", Datatype.FP32, np.array([[1.0, value]]))
     request = InferRequest("m", inputs=(tensor,))
     with raises_kind(Kind.UNSUPPORTED, match="'x' has NaN"):
@@ -403,8 +403,8 @@ def test_requested_outputs_are_selected() -> None:
     response = HttpResponse(200, JSON, [b'{"predictions":[{"a":1,"b":2}]}'])
     for names, expected in ((("b",), ["b"]), (("b", "a"), ["b", "a"]), ((), ["a", "b"])):
         request = InferRequest("m", outputs=tuple(map(RequestedOutput, names)))
-        read = CODEC.parse_response(response, request, DEFAULT_LIMITS, model)
-        assert [tensor.name for tensor in read.outputs] == expected
+        parsed_response = CODEC.parse_response(response, request, DEFAULT_LIMITS, model)
+        assert [tensor.name for tensor in parsed_response.outputs] == expected
     unknown = InferRequest("m", outputs=(RequestedOutput("c"),))
     error = refused(CODEC.parse_response, response, unknown, DEFAULT_LIMITS, model)
     assert "no output 'c'" in error.public
@@ -468,29 +468,29 @@ def test_messages_that_the_protocol_cannot_express_are_refused() -> None:
 
 
 def test_a_request_passes_through_without_metadata() -> None:
-    """Any rows may be valid for another server, even without a declared model."""
     text = b'{"instances": [{"any": {"thing": null}}, [1, [2]]], "parameters": {"p": 1}}'
-    checked = CODEC.validate(post(text, {**JSON, **EVENT}), DEFAULT_LIMITS)
-    sent = CODEC.rewrite_request(checked, "other", "", GENERIC)
-    assert (sent.path, sent.headers) == ("/v1/models/other:predict", JSON)
-    assert bytes(join_parts(sent.body)) == text
+    validated = CODEC.validate(post(text, {**JSON, **EVENT}), DEFAULT_LIMITS)
+    upstream = CODEC.rewrite_request(validated, "other", "", GENERIC)
+    assert (upstream.path, upstream.headers) == ("/v1/models/other:predict", JSON)
+    assert bytes(join_parts(upstream.body)) == text
     response = HttpResponse(200, JSON, [b'{"any":1}'])
-    response = CODEC.rewrite_response(response, checked, "", "", DEFAULT_LIMITS)
+    response = CODEC.rewrite_response(response, validated, "", "", DEFAULT_LIMITS)
     assert body(response) == {"any": 1}
     assert response.headers["ce-source"] == "io.kserve.inference.m"
 
 
 def test_a_version_needs_translation() -> None:
-    checked = CODEC.validate(post(ROWS), DEFAULT_LIMITS)
-    assert CODEC.rewrite_request(checked, "m", "2", GENERIC) is None
+    validated = CODEC.validate(post(ROWS), DEFAULT_LIMITS)
+    assert CODEC.rewrite_request(validated, "m", "2", GENERIC) is None
 
 
 def test_an_event_that_is_not_validated_reaches_the_server() -> None:
     wire = post(ROWS, {**JSON, **EVENT, "x-other": "1"})
-    sent = CODEC.rewrite_request(wire, "other", "", GENERIC)
-    assert sent.headers == {**JSON, **EVENT}
+    upstream = CODEC.rewrite_request(wire, "other", "", GENERIC)
+    assert upstream.headers == {**JSON, **EVENT}
     response = HttpResponse(200, {**JSON, **EVENT, "date": "now"}, [b"{}"])
-    assert CODEC.rewrite_response(response, wire, "", "", DEFAULT_LIMITS).headers == sent.headers
+    rewritten = CODEC.rewrite_response(response, wire, "", "", DEFAULT_LIMITS)
+    assert rewritten.headers == upstream.headers
 
 
 def test_errors_of_a_server_pass_through() -> None:
@@ -502,11 +502,11 @@ def test_errors_of_a_server_pass_through() -> None:
 def test_explanations_are_forwarded() -> None:
     wire = post(b'{"instances": [[1, 2]]}', JSON, "/v1/models/m:explain")
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    sent = CODEC.build_request(parsed.operation, GENERIC)
-    assert (sent.path, sent.body) == ("/v1/models/m:explain", [b'{"instances": [[1, 2]]}'])
+    upstream = CODEC.build_request(parsed.operation, GENERIC)
+    assert (upstream.path, upstream.body) == ("/v1/models/m:explain", [b'{"instances": [[1, 2]]}'])
     response = HttpResponse(200, JSON, [b'{"explanations": [0.1]}'])
-    read = CODEC.parse_response(response, parsed.operation, DEFAULT_LIMITS)
-    assert body(CODEC.build_response(read, parsed)) == {"explanations": [0.1]}
+    parsed_response = CODEC.parse_response(response, parsed.operation, DEFAULT_LIMITS)
+    assert body(CODEC.build_response(parsed_response, parsed)) == {"explanations": [0.1]}
     with pytest.raises(GatewayError, match="Could not find explainer_host"):
         parsed.operation.parameters.is_passed_to("v2-rest")
 
@@ -536,7 +536,7 @@ def test_error_bodies_of_servers(response: HttpResponse, public: str) -> None:
         (ServerLiveRequest(), HttpResponse(500)),
     ],
 )
-def test_servers_that_are_not_ready(operation: Any, response: HttpResponse) -> None:
+def test_servers_that_are_not_ready_or_live(operation: Any, response: HttpResponse) -> None:
     assert CODEC.parse_response(response, operation, DEFAULT_LIMITS) == HealthStatus(ok=False)
 
 
@@ -550,6 +550,6 @@ def test_the_models_of_a_server_are_listed() -> None:
     assert CODEC.build_request(ModelIndexRequest(), GENERIC).path == "/v1/models"
 
 
-def test_a_server_behind_a_login_is_not_alive() -> None:
+def test_a_liveness_request_without_credentials_is_unauthenticated() -> None:
     error = refused(CODEC.parse_response, HttpResponse(401), ServerLiveRequest(), DEFAULT_LIMITS)
     assert error.kind is Kind.UNAUTHENTICATED

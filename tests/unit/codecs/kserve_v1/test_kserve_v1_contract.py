@@ -1,4 +1,4 @@
-"""The codec contract, round trips of canonical messages, and corrupted messages."""
+"""The KServe V1 codec: contract checks, round trips of inferences, and corrupted messages."""
 
 from __future__ import annotations
 
@@ -73,23 +73,25 @@ def is_finite(tensor: Tensor) -> bool:
 
 @st.composite
 def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
-    """Draw an inference and its response, whose tensors have the same number of rows each."""
+    """Draw an inference and its response. The tensors of a message have equally many rows."""
 
     def rows() -> tuple[Tensor, ...]:
         tensors = draw(strategies.tensor_lists())
         plain = [
-            replace(each, parameters={})
-            for each in tensors
-            if each.shape and each.data and is_finite(each)
+            replace(tensor, parameters={})
+            for tensor in tensors
+            if tensor.shape and tensor.data and is_finite(tensor)
         ]
-        return tuple(each for each in plain if each.shape[0] == plain[0].shape[0])
+        return tuple(tensor for tensor in plain if tensor.shape[0] == plain[0].shape[0])
 
     request = InferRequest(draw(strategies.names()), inputs=rows())
     return request, InferResponse(request.model, outputs=rows())
 
 
 @given(inferences(), st.data())
-def test_inferences(case: tuple[InferRequest, InferResponse], data: st.DataObject) -> None:
+def test_inferences_and_corrupted_bytes(
+    case: tuple[InferRequest, InferResponse], data: st.DataObject
+) -> None:
     request, response = case
     codec: Any = PLUGIN.create({})
     metadata = metadata_for(request, response)
@@ -101,12 +103,12 @@ def test_inferences(case: tuple[InferRequest, InferResponse], data: st.DataObjec
     parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), metadata)
     assert is_same(parsed.operation, request)
     if response.outputs:
-        written = codec.build_response(response, parsed)
-        read = codec.parse_response(written, request, DEFAULT_LIMITS, metadata)
-        assert is_same(read, response)
-        body = data.draw(strategies.corrupted_bytes(bytes(join_parts(written.body))))
+        sent = codec.build_response(response, parsed)
+        parsed_response = codec.parse_response(sent, request, DEFAULT_LIMITS, metadata)
+        assert is_same(parsed_response, response)
+        body = data.draw(strategies.corrupted_bytes(bytes(join_parts(sent.body))))
         error = error_of(
-            codec.parse_response, with_body(written, (body,)), request, DEFAULT_LIMITS, metadata
+            codec.parse_response, with_body(sent, (body,)), request, DEFAULT_LIMITS, metadata
         )
         assert error is None or error.public
     body = data.draw(strategies.corrupted_bytes(bytes(join_parts(wire.body))))

@@ -45,7 +45,7 @@ from infergate.core.limits import DEFAULT_LIMITS, MIB
 from infergate.core.wire import RpcRequest, RpcResponse
 from traced_memory import peak_bytes
 
-NAMELESS = {
+WITHOUT_MODEL = {
     *(messages.ServerLiveRequest, messages.ServerReadyRequest, messages.ServerMetadataRequest),
     *(messages.ModelIndexRequest, messages.LogSettingsRequest),
 }
@@ -101,7 +101,7 @@ def test_work_before_the_access_check_is_bounded(method: str, name: str) -> None
     wire = RpcRequest(method, (data,))
     with suppress(GatewayError):
         codec.summarize(wire)
-    error = GatewayError(Kind.UNAUTHENTICATED, "who are you?")
+    error = GatewayError(Kind.UNAUTHENTICATED, "no credentials")
     codec.build_error(error, wire)
     if codec is V2:
         codec.build_stream_error(error, wire)
@@ -109,7 +109,7 @@ def test_work_before_the_access_check_is_bounded(method: str, name: str) -> None
 
 
 @pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
-def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
+def test_a_long_model_name_is_rejected(codec: Any, method: str) -> None:
     version = b"\x10\x01" * (codec is TRTIS)
     longest, longer = (
         RpcRequest(method, (string_field(1, "m" * size) + version,))
@@ -124,7 +124,7 @@ def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
 def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
     codec: Any, method: str
 ) -> None:
-    """The last name counts, wherever it is. The backend's request has only the new name."""
+    """The last name in a message counts. The backend's request has only the new name."""
     version = b"\x10\x01" * (codec is TRTIS)
     other_fields, name = repeat_field(9, size=4000), string_field(1, "mine")
     message = NAME_FIELD + version + other_fields + name + other_fields
@@ -151,17 +151,17 @@ def hostile_messages(kind: Any) -> Iterator[tuple[str, Callable[[int], bytes]]]:
     """Yield a name and a function that builds a message of a given size, for each kind of field."""
     for path in paths(kind.DESCRIPTOR):
         name, number, leaf = ".".join(field.name for field in path), path[-1].number, path[-1]
-        fills: dict[str, Callable[[int], bytes]] = {
+        fillers: dict[str, Callable[[int], bytes]] = {
             "empty": partial(repeat_field, number, 2, b"\0")
         }
         if leaf.message_type is None and leaf.type not in {leaf.TYPE_STRING, leaf.TYPE_BYTES}:
-            fills["packed"] = lambda size, number=number: nest_fields(number, fields=b"\1" * size)
-            fills["single"] = partial(repeat_field, number, 0, b"\1")
+            fillers["packed"] = lambda size, number=number: nest_fields(number, fields=b"\1" * size)
+            fillers["single"] = partial(repeat_field, number, 0, b"\1")
         outer = [field.number for field in path[:-1]]
-        for encoding, fill in fills.items():
+        for encoding, filler in fillers.items():
             yield (
                 f"{name}:{encoding}",
-                lambda size, fill=fill, outer=outer: nest_fields(*outer, fields=fill(size)),
+                lambda size, filler=filler, outer=outer: nest_fields(*outer, fields=filler(size)),
             )
 
 
@@ -176,7 +176,7 @@ NO_MODEL = messages.ModelMetadata("m", max_batch_size=0)
 
 
 def process_request(codec: Any, wire: RpcRequest) -> None:
-    """Run every step that the gateway performs on a request."""
+    """Run the codec's steps for a request."""
 
     def parse_and_finish() -> None:
         parsed = codec.parse_request(wire, DEFAULT_LIMITS)
@@ -196,7 +196,7 @@ def process_request(codec: Any, wire: RpcRequest) -> None:
 
 
 def process_response(codec: Any, wire: RpcResponse) -> None:
-    """Run every step that the gateway performs on an inference response."""
+    """Run the codec's steps for an inference response."""
     steps: list[Callable[[], object]] = [
         lambda: codec.parse_response(wire, messages.InferRequest("m"), DEFAULT_LIMITS, NO_MODEL),
         lambda: codec.rewrite_response(wire, SHORT_REQUEST, "m", "", DEFAULT_LIMITS),
@@ -253,7 +253,7 @@ def process_hostile(codec: Any, kind: Any, name: str, size: int) -> Callable[[],
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("codec", "kind", "name"), CASES)
 def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -> None:
-    """Eight times the bytes take less than three times the CPU."""
+    """Eight times the bytes take less than three times the CPU time, plus 50 ms."""
     steps = [process_hostile(codec, kind, name, size) for size in (SMALL, LARGE)]
     for attempt in range(3):
         small, large = map(seconds, steps)
@@ -269,12 +269,12 @@ def test_the_memory_of_an_inference_is_bounded(codec: Any, kind: Any, name: str)
 
 
 @pytest.mark.parametrize("method", v2.BY_PATH.values(), ids=lambda method: method.path)
-def test_every_response_is_counted_before_it_is_parsed(
+def test_the_fields_of_every_response_are_counted_before_parsing(
     method: v2.Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MAX_RESPONSE_FIELDS", "_MAX_REQUEST_FIELDS"):
         monkeypatch.setattr(v2_codec, name, 100)
-    operation = method.operation() if method.operation in NAMELESS else method.operation("m")
+    operation = method.operation() if method.operation in WITHOUT_MODEL else method.operation("m")
     for name, message in hostile_messages(method.response):
         with pytest.raises(GatewayError, match="cannot be read") as caught:
             V2.parse_response(RpcResponse((message(1000),)), operation, DEFAULT_LIMITS)
@@ -290,9 +290,9 @@ def test_every_response_is_counted_before_it_is_parsed(
         (messages.SharedMemoryUnregisterRequest("m"), legacy.SharedMemoryControlResponse),
         (messages.ModelMetadataRequest("m"), legacy.StatusResponse),
     ],
-    ids=lambda each: type(each).__name__ if not isinstance(each, type) else "",
+    ids=lambda value: type(value).__name__ if not isinstance(value, type) else "",
 )
-def test_every_legacy_response_is_counted_before_it_is_parsed(
+def test_the_fields_of_every_legacy_response_are_counted_before_parsing(
     operation: messages.Operation, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (grpc_backend, server_status):
@@ -307,7 +307,7 @@ def test_every_legacy_response_is_counted_before_it_is_parsed(
 @example(nest_fields(4, fields=b"\x0a\x01mh"), 40)
 @example(nest_fields(4, fields=b"\x0a\x80\x00"), 40)
 def test_the_bounded_parser_agrees_with_the_runtime(data: bytes, limit: int) -> None:
-    """A message that the runtime parses is refused only for its number of fields."""
+    """A message that the runtime parses is refused only for its number of fields or for a group."""
     try:
         expected = ModelConfigResponse.FromString(data)
     except DecodeError:
@@ -315,7 +315,7 @@ def test_the_bounded_parser_agrees_with_the_runtime(data: bytes, limit: int) -> 
     try:
         assert parse(ModelConfigResponse, data, limit, len(data)) == expected
     except MalformedMessageError as error:
-        # proto3 has no groups
+        # the parser refuses groups, because proto3 has none
         assert "more than" in str(error) or "wire type" in str(error)  # noqa: PT017
 
 

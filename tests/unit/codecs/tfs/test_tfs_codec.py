@@ -1,5 +1,4 @@
-"""The texts and codes of TensorFlow Serving, names that the options map, metadata, status, and
-messages that pass through."""
+"""The gRPC codec for TensorFlow Serving: errors, mapped names, metadata, status and forwarding."""
 
 from typing import Any
 
@@ -63,8 +62,8 @@ def parsed_message(kind: Any, wire: RpcResponse) -> Any:
 
 
 def status_of(error: GatewayError, wire: RpcRequest | None = None) -> tuple[int, str]:
-    built = CODEC.build_error(error, wire)
-    return built.code, built.details
+    response = CODEC.build_error(error, wire)
+    return response.code, response.details
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -111,17 +110,17 @@ def test_an_unknown_label_is_an_invalid_argument() -> None:
     assert status_of(error) == (3, "Unrecognized servable version label: canary")
 
 
-def test_long_texts_are_cut() -> None:
+def test_long_error_texts_are_truncated() -> None:
     code, text = status_of(GatewayError(Kind.BAD_REQUEST, "ß" * 1000))
     assert code == 3
     assert text == "ß" * 512 + "...TRUNCATED"
     assert status_of(GatewayError(Kind.BAD_REQUEST, "x" * 1024))[1] == "x" * 1024
 
 
-def test_an_exhausted_memory_budget() -> None:
+def test_an_exhausted_memory_budget_has_a_retry_after() -> None:
     error = GatewayError(Kind.OVERLOADED, "full", limit=IN_FLIGHT_BYTES, retry_after=1.2)
-    built = CODEC.build_error(error, None)
-    assert (built.code, built.metadata) == (8, {"retry-after": "2"})
+    response = CODEC.build_error(error, None)
+    assert (response.code, response.metadata) == (8, {"retry-after": "2"})
 
 
 def test_errors_about_a_tensor_begin_like_the_servers_errors() -> None:
@@ -135,7 +134,7 @@ def test_errors_about_a_tensor_begin_like_the_servers_errors() -> None:
         parse(CODEC, RpcRequest(pb.PREDICT, (message.SerializeToString(),)))
 
 
-def test_too_many_tensors() -> None:
+def test_too_many_tensors_are_refused() -> None:
     entry = b"\x12\x0a\x0a\x04%04d\x12\x02\x08\x01"
     message = string_field(1, "") + b"".join(entry % index for index in range(1025))
     wire = RpcRequest(pb.PREDICT, (b"\x0a\x03\x0a\x01m" + message,))
@@ -208,17 +207,16 @@ def test_a_response_names_model_version_and_signature() -> None:
     ):
         parsed = parse(MAPPING, request(**spec))
         response = InferResponse(parsed.operation.model, "3", outputs=(Y,))
-        written = parsed_message(
-            PredictResponse, MAPPING.build_response(response, parsed)
-        ).model_spec
-        assert (written.name, written.signature_name) == expected
-        assert written.version.value == 3
+        wire = MAPPING.build_response(response, parsed)
+        model_spec = parsed_message(PredictResponse, wire).model_spec
+        assert (model_spec.name, model_spec.signature_name) == expected
+        assert model_spec.version.value == 3
 
 
 def test_a_version_that_is_not_a_number_is_left_out() -> None:
     parsed = parse(CODEC, request(name="m"))
-    built = CODEC.build_response(InferResponse("m", "v1", outputs=(Y,)), parsed)
-    assert not parsed_message(PredictResponse, built).model_spec.HasField("version")
+    response = CODEC.build_response(InferResponse("m", "v1", outputs=(Y,)), parsed)
+    assert not parsed_message(PredictResponse, response).model_spec.HasField("version")
 
 
 def test_outputs_are_read_in_the_order_of_the_request() -> None:
@@ -227,8 +225,8 @@ def test_outputs_are_read_in_the_order_of_the_request() -> None:
         message.outputs[name].dtype = 1
     outputs = tuple(parse(CODEC, request_with_filter("b", "a")).operation.outputs)
     wire = RpcResponse((message.SerializeToString(deterministic=True),))
-    read = CODEC.parse_response(wire, InferRequest("m", outputs=outputs), DEFAULT_LIMITS)
-    assert [tensor.name for tensor in read.outputs] == ["b", "a"]
+    response = CODEC.parse_response(wire, InferRequest("m", outputs=outputs), DEFAULT_LIMITS)
+    assert [tensor.name for tensor in response.outputs] == ["b", "a"]
 
 
 def request_with_filter(*names: str) -> RpcRequest:
@@ -246,15 +244,15 @@ def test_an_output_that_expands_beyond_the_limit() -> None:
     assert caught.value.origin is Origin.BACKEND
 
 
-def test_names_that_are_not_unicode() -> None:
+def test_messages_that_the_api_cannot_express() -> None:
     parsed = parse(CODEC, request(name="m"))
-    bad = Tensor("\ud800", Datatype.FP32, (0,), b"")
+    tensor = Tensor("\ud800", Datatype.FP32, (0,), b"")
     with raises_kind(Kind.UNSUPPORTED, "cannot express the response"):
-        CODEC.build_response(InferResponse("m", outputs=(bad,)), parsed)
+        CODEC.build_response(InferResponse("m", outputs=(tensor,)), parsed)
     with raises_kind(Kind.BAD_REQUEST, "not valid Unicode"):
-        CODEC.build_request(InferRequest("m", inputs=(bad,)), GENERIC)
+        CODEC.build_request(InferRequest("m", inputs=(tensor,)), GENERIC)
     with raises_kind(Kind.UNSUPPORTED, "there is no message for ModelIndexEntry"):
-        CODEC.build_response(ModelIndexEntry("m"), parsed)  # no response of the protocol
+        CODEC.build_response(ModelIndexEntry("m"), parsed)  # the API has no such response
 
 
 # ---- metadata and status
@@ -269,12 +267,12 @@ MODEL = messages.ModelMetadata(
 def test_metadata_has_the_default_signature() -> None:
     wire = request(pb.METADATA, pb.GetModelMetadataRequest, name="m")
     parsed = parse_metadata_request(wire)
-    written = parsed_message(pb.GetModelMetadataResponse, CODEC.build_response(MODEL, parsed))
-    assert written.model_spec.version.value == 3  # the latest
-    assert written.metadata["signature_def"].type_url == (
+    message = parsed_message(pb.GetModelMetadataResponse, CODEC.build_response(MODEL, parsed))
+    assert message.model_spec.version.value == 3  # the latest version
+    assert message.metadata["signature_def"].type_url == (
         "type.googleapis.com/tensorflow.serving.SignatureDefMap"
     )
-    signatures = pb.SignatureDefMap.FromString(written.metadata["signature_def"].value)
+    signatures = pb.SignatureDefMap.FromString(message.metadata["signature_def"].value)
     (name,) = signatures.signature_def
     signature = signatures.signature_def[name]
     assert (name, signature.method_name) == ("serving_default", "tensorflow/serving/predict")
@@ -294,9 +292,9 @@ def test_metadata_of_a_mapped_signature() -> None:
     wire = request(pb.METADATA, pb.GetModelMetadataRequest, name="m", signature_name="embed")
     parsed = parse_metadata_request(wire, MAPPING)
     assert parsed.operation == messages.ModelMetadataRequest("m-embed")
-    written = parsed_message(pb.GetModelMetadataResponse, MAPPING.build_response(MODEL, parsed))
-    signatures = pb.SignatureDefMap.FromString(written.metadata["signature_def"].value)
-    assert written.model_spec.name == "m"
+    message = parsed_message(pb.GetModelMetadataResponse, MAPPING.build_response(MODEL, parsed))
+    signatures = pb.SignatureDefMap.FromString(message.metadata["signature_def"].value)
+    assert message.model_spec.name == "m"
     assert list(signatures.signature_def) == ["embed"]
 
 
@@ -319,31 +317,31 @@ def test_metadata_of_any_rank() -> None:
     message = pb.GetModelMetadataResponse()
     message.metadata["signature_def"].value = signatures.SerializeToString()
     wire = response_of(message)
-    read = CODEC.parse_response(wire, messages.ModelMetadataRequest("m"), DEFAULT_LIMITS)
-    assert read.inputs == (messages.TensorMetadata("x", "BYTES", (-1,)),)
-    assert (read.versions, read.signatures) == ((), ())
+    metadata = CODEC.parse_response(wire, messages.ModelMetadataRequest("m"), DEFAULT_LIMITS)
+    assert metadata.inputs == (messages.TensorMetadata("x", "BYTES", (-1,)),)
+    assert (metadata.versions, metadata.signatures) == ((), ())
 
 
 def status(response: Any, **spec: Any) -> list[tuple[int, int, int, str]]:
     wire = request(pb.STATUS, pb.GetModelStatusRequest, **spec)
-    written = parsed_message(
+    message = parsed_message(
         pb.GetModelStatusResponse, CODEC.build_response(response, parse(CODEC, wire))
     )
     return [
         (entry.version, entry.state, entry.status.error_code, entry.status.error_message)
-        for entry in written.model_version_status
+        for entry in message.model_version_status
     ]
 
 
 def test_the_status_of_all_versions() -> None:
     ready = ModelIndexEntry("m", "1", "READY")
     failed = ModelIndexEntry("m", "3", "UNAVAILABLE", "out of memory")
-    named = ModelIndexEntry("m", "v4", "READY")
-    assert status(ModelIndex((ready, failed, named)), name="m") == [
+    text_version = ModelIndexEntry("m", "v4", "READY")
+    assert status(ModelIndex((ready, failed, text_version)), name="m") == [
         (3, 50, 14, "out of memory"),
         (1, 30, 0, ""),
     ]
-    assert status(ModelIndex((named,)), name="m") == [(1, 30, 0, "")]  # "v4" is no number
+    assert status(ModelIndex((text_version,)), name="m") == [(1, 30, 0, "")]  # "v4" is no number
     assert status(ModelIndex(), name="m") == []
 
 
@@ -379,10 +377,10 @@ def test_readiness_of_a_server() -> None:
     assert ready == RpcResponse(code=3, details="Missing ModelSpec")
     assert CODEC.build_response(messages.HealthStatus(ok=False), parsed).code == 14
     for code, ok in ((0, True), (3, True), (12, True), (14, False)):
-        read = CODEC.parse_response(
+        health = CODEC.parse_response(
             RpcResponse(code=code), messages.ServerReadyRequest(), DEFAULT_LIMITS
         )
-        assert read == messages.HealthStatus(ok=ok)
+        assert health == messages.HealthStatus(ok=ok)
     with raises_kind(Kind.BACKEND_ERROR):
         CODEC.parse_response(RpcResponse(code=13), messages.ServerReadyRequest(), DEFAULT_LIMITS)
 
@@ -418,11 +416,11 @@ def test_a_list_of_one_model_loads_the_model() -> None:
     assert CODEC.summarize(wire).operation is messages.ModelLoadRequest
     parsed = parse(CODEC, wire)
     assert parsed.operation == messages.ModelLoadRequest("m")
-    built = CODEC.build_response(messages.Acknowledgement(), parsed)
-    assert parsed_message(pb.ReloadConfigResponse, built).status.error_code == 0
+    response = CODEC.build_response(messages.Acknowledgement(), parsed)
+    assert parsed_message(pb.ReloadConfigResponse, response).status.error_code == 0
 
 
-def test_other_lists_are_refused() -> None:
+def test_invalid_lists_of_models_are_refused() -> None:
     for names in ((), ("m", "n")):
         with raises_kind(Kind.UNSUPPORTED, f"this list has {len(names)} models"):
             CODEC.summarize(reload_request(*names))
@@ -442,22 +440,22 @@ def test_reloading_is_unimplemented_while_it_is_off() -> None:
 # ---- messages that pass through
 
 
-def test_a_passed_request_keeps_all_but_the_model() -> None:
+def test_a_passed_request_changes_only_the_model() -> None:
     message = PredictRequest(model_spec={"name": "m", "signature_name": "x"}, output_filter=["y"])
     message.inputs["x"].dtype = 1
     message.inputs["x"].float_val.append(1)
     unknown = b"\x32\x02id"  # client_id
     wire = RpcRequest(pb.PREDICT, (message.SerializeToString() + unknown,), {"a": "b"})
     assert CODEC.validate(wire, DEFAULT_LIMITS) is wire
-    passed = CODEC.rewrite_request(wire, "other", "7", GENERIC)
-    assert passed.metadata == {}
-    data = bytes(join_parts(passed.message))
+    rewritten = CODEC.rewrite_request(wire, "other", "7", GENERIC)
+    assert rewritten.metadata == {}
+    data = bytes(join_parts(rewritten.message))
     assert data.endswith(unknown)
-    read = PredictRequest.FromString(data)
-    assert (read.model_spec.name, read.model_spec.version.value) == ("other", 7)
-    assert read.model_spec.signature_name == "x"
-    assert read.inputs["x"].float_val == [1]
-    assert read.output_filter == ["y"]
+    sent = PredictRequest.FromString(data)
+    assert (sent.model_spec.name, sent.model_spec.version.value) == ("other", 7)
+    assert sent.model_spec.signature_name == "x"
+    assert sent.inputs["x"].float_val == [1]
+    assert sent.output_filter == ["y"]
 
 
 @pytest.mark.parametrize(
@@ -473,9 +471,9 @@ def test_a_passed_request_keeps_all_but_the_model() -> None:
 def test_a_passed_request_has_the_mapped_names(spec: dict[str, Any], expected: str) -> None:
     wire = request(name="m", **spec)
     summary = MAPPING.summarize(wire)
-    passed = MAPPING.rewrite_request(wire, summary.model, summary.version, GENERIC)
-    read = PredictRequest.FromString(bytes(join_parts(passed.message))).model_spec
-    assert " ".join(str(read).split()) == expected
+    rewritten = MAPPING.rewrite_request(wire, summary.model, summary.version, GENERIC)
+    model_spec = PredictRequest.FromString(bytes(join_parts(rewritten.message))).model_spec
+    assert " ".join(str(model_spec).split()) == expected
 
 
 def test_a_passed_response_has_the_clients_names() -> None:
@@ -486,10 +484,10 @@ def test_a_passed_response_has_the_clients_names() -> None:
         (MAPPING, {"signature_name": "embed"}, ("m", "embed")),
         (CODEC, {"signature_name": "serving_default"}, ("m-embed", "serving_default")),
     ):
-        passed = codec.rewrite_response(wire, request(name="m", **spec), "", "", DEFAULT_LIMITS)
-        read = parsed_message(PredictResponse, passed).model_spec
-        assert (read.name, read.signature_name) == expected
-        assert read.version.value == 9
+        rewritten = codec.rewrite_response(wire, request(name="m", **spec), "", "", DEFAULT_LIMITS)
+        model_spec = parsed_message(PredictResponse, rewritten).model_spec
+        assert (model_spec.name, model_spec.signature_name) == expected
+        assert model_spec.version.value == 9
     for wire, kind in (
         (RpcResponse(code=5, details="gone"), Kind.NOT_FOUND),
         (RpcResponse((b"\xff",)), Kind.BACKEND_GARBAGE),
@@ -498,7 +496,7 @@ def test_a_passed_response_has_the_clients_names() -> None:
             CODEC.rewrite_response(wire, request(name="m"), "", "", DEFAULT_LIMITS)
 
 
-def test_written_contents_prevent_pass_through() -> None:
+def test_the_option_contents_prevents_pass_through() -> None:
     assert CODEC.can_pass_through
     assert not GRPC.create({"contents": "raw"}).can_pass_through
     assert not GRPC.create({"contents": "typed"}).can_pass_through
@@ -512,20 +510,20 @@ def test_a_forwarded_call_reaches_servers_of_the_same_api_only() -> None:
     parsed = parse(MAPPING, wire)
     with raises_kind(Kind.UNSUPPORTED, "Classify needs a backend that speaks TensorFlow Serving"):
         parsed.operation.parameters.is_passed_to("v2-grpc")
-    sent = CODEC.build_request(parsed.operation, GENERIC)
-    assert sent.method == pb.CLASSIFY
-    read = ClassificationRequest.FromString(bytes(join_parts(sent.message)))
-    assert (read.model_spec.name, read.model_spec.signature_name) == ("m", "classify_x")
+    upstream = CODEC.build_request(parsed.operation, GENERIC)
+    assert upstream.method == pb.CLASSIFY
+    sent = ClassificationRequest.FromString(bytes(join_parts(upstream.message)))
+    assert (sent.model_spec.name, sent.model_spec.signature_name) == ("m", "classify_x")
     reply = ClassificationResponse(model_spec={"name": "m"})
     reply.result.classifications.add().classes.add(label="cat", score=0.5)
     reply.model_spec.version.value = 4
     response = CODEC.parse_response(response_of(reply), parsed.operation, DEFAULT_LIMITS)
     assert response.version == "4"
-    written = parsed_message(ClassificationResponse, MAPPING.build_response(response, parsed))
-    assert written == reply
-    passed = MAPPING.rewrite_request(wire, "n", "2", GENERIC)
-    read = ClassificationRequest.FromString(bytes(join_parts(passed.message)))
-    assert (read.model_spec.name, read.model_spec.version.value) == ("n", 2)
+    message = parsed_message(ClassificationResponse, MAPPING.build_response(response, parsed))
+    assert message == reply
+    rewritten = MAPPING.rewrite_request(wire, "n", "2", GENERIC)
+    sent = ClassificationRequest.FromString(bytes(join_parts(rewritten.message)))
+    assert (sent.model_spec.name, sent.model_spec.version.value) == ("n", 2)
 
 
 def test_multi_inference_renames_every_task() -> None:
@@ -537,17 +535,17 @@ def test_multi_inference_renames_every_task() -> None:
         )
     wire = RpcRequest(pb.MULTI_INFERENCE, (message.SerializeToString(),))
     assert CODEC.summarize(wire).model == "m"
-    passed = CODEC.rewrite_request(wire, "n", "2", GENERIC)
-    read = MultiInferenceRequest.FromString(bytes(join_parts(passed.message)))
-    assert [task.model_spec.name for task in read.tasks] == ["n", "n"]
-    assert [task.model_spec.signature_name for task in read.tasks] == ["a", "b"]
-    assert read.input == message.input
+    rewritten = CODEC.rewrite_request(wire, "n", "2", GENERIC)
+    sent = MultiInferenceRequest.FromString(bytes(join_parts(rewritten.message)))
+    assert [task.model_spec.name for task in sent.tasks] == ["n", "n"]
+    assert [task.model_spec.signature_name for task in sent.tasks] == ["a", "b"]
+    assert sent.input == message.input
     reply = MultiInferenceResponse()
     result = reply.results.add(model_spec={"name": "n", "signature_name": "a"})
     result.regression_result.regressions.add(value=1.5)
-    back = CODEC.rewrite_response(response_of(reply), wire, "m", "", DEFAULT_LIMITS)
-    (read,) = parsed_message(MultiInferenceResponse, back).results
-    assert (read.model_spec.name, read.regression_result) == ("m", result.regression_result)
+    response = CODEC.rewrite_response(response_of(reply), wire, "m", "", DEFAULT_LIMITS)
+    (task,) = parsed_message(MultiInferenceResponse, response).results
+    assert (task.model_spec.name, task.regression_result) == ("m", result.regression_result)
     many = b"\x0a\x05\x0a\x03\x0a\x01m" * 1025
     with raises_kind(Kind.BAD_REQUEST, "over 1024 tasks"):
         CODEC.summarize(RpcRequest(pb.MULTI_INFERENCE, (many,)))
@@ -555,8 +553,8 @@ def test_multi_inference_renames_every_task() -> None:
 
 def test_the_config_of_graphpipe_is_no_forwarded_call() -> None:
     parameters = OpaqueParameters({"p": 1}, ("graphpipe",), b'{"p": 1}')
-    sent = CODEC.build_request(InferRequest("m", parameters=parameters), GENERIC)
-    assert sent.method == pb.PREDICT
+    upstream = CODEC.build_request(InferRequest("m", parameters=parameters), GENERIC)
+    assert upstream.method == pb.PREDICT
     with raises_kind(Kind.BACKEND_GARBAGE, "no message"):
         backend.forwarded_calls.response_message(InferResponse("m"))
     with raises_kind(Kind.BAD_REQUEST, "name of the model is missing"):

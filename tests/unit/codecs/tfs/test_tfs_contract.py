@@ -1,4 +1,4 @@
-"""The codec contract, round trips of canonical messages, and corrupted messages."""
+"""The TensorFlow Serving gRPC codec: contract checks, round trips and corrupted messages."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,34 +39,34 @@ def test_contract(contents: str) -> None:
         ({"label": {}}, "'label' is not an option"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], expected: str) -> None:
+def test_invalid_options(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         GRPC.create(options)
 
 
 VERSIONS = st.just("") | st.integers(1, 2**63 - 1).map(str)
-SELECTED = st.dictionaries(
+PARAMETERS = st.dictionaries(
     st.sampled_from(SELECTORS), st.text("abcé_-. ", min_size=1, max_size=5), max_size=2
 )
 
 
 @st.composite
 def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
-    def plain(tensors: Any) -> Any:
+    def without_parameters(tensors: Any) -> Any:
         return tuple(replace(tensor, parameters={}) for tensor in tensors)
 
     version = draw(VERSIONS)
-    parameters = draw(SELECTED)
+    parameters = draw(PARAMETERS)
     if version:  # a version replaces a label
         parameters.pop("version_label", None)
     request = InferRequest(
         draw(strategies.names()),
         version,
         parameters=parameters,
-        inputs=plain(draw(strategies.tensor_lists())),
+        inputs=without_parameters(draw(strategies.tensor_lists())),
         outputs=tuple(map(messages.RequestedOutput, draw(st.sets(strategies.names(), max_size=3)))),
     )
-    outputs = plain(draw(strategies.tensor_lists()))
+    outputs = without_parameters(draw(strategies.tensor_lists()))
     order = {output.name: index for index, output in enumerate(request.outputs)}
     outputs = tuple(sorted(outputs, key=lambda tensor: order.get(tensor.name, len(order))))
     return request, InferResponse(request.model, draw(VERSIONS), outputs=outputs)
@@ -84,8 +84,8 @@ def test_an_inference_round_trips(contents: str, case: tuple[InferRequest, Infer
     parsed = codec.parse_request(wire, DEFAULT_LIMITS)
     assert not isinstance(parsed, RpcRequest)
     assert is_same(parsed.operation, request)  # type: ignore[union-attr]
-    written = codec.build_response(response, parsed)  # type: ignore[arg-type]
-    assert is_same(codec.parse_response(written, request, DEFAULT_LIMITS), response)
+    response_wire = codec.build_response(response, parsed)  # type: ignore[arg-type]
+    assert is_same(codec.parse_response(response_wire, request, DEFAULT_LIMITS), response)
 
 
 @settings(deadline=None)
@@ -94,7 +94,7 @@ def test_corrupted_messages(case: tuple[InferRequest, InferResponse], data: st.D
     request, response = case
     codec: Any = GRPC.create({"contents": data.draw(st.sampled_from(["auto", "raw"]))})
     wire = codec.build_request(request, GENERIC)
-    written = codec.build_response(response, codec.parse_request(wire, DEFAULT_LIMITS))
+    response_wire = codec.build_response(response, codec.parse_request(wire, DEFAULT_LIMITS))
     message = data.draw(strategies.corrupted_bytes(bytes(join_parts(wire.message))))
     broken: Any = with_body(wire, (message,))
     for read in (
@@ -106,8 +106,8 @@ def test_corrupted_messages(case: tuple[InferRequest, InferResponse], data: st.D
     parsed = error_of(codec.parse_request, broken, DEFAULT_LIMITS)
     validated = error_of(codec.validate, broken, DEFAULT_LIMITS)
     assert repr(parsed) == repr(validated)
-    message = data.draw(strategies.corrupted_bytes(bytes(join_parts(written.message))))
-    corrupted: Any = with_body(written, (message,))
+    message = data.draw(strategies.corrupted_bytes(bytes(join_parts(response_wire.message))))
+    corrupted: Any = with_body(response_wire, (message,))
     for read in (
         lambda: codec.parse_response(corrupted, request, DEFAULT_LIMITS),
         lambda: codec.rewrite_response(corrupted, wire, "n", "2", DEFAULT_LIMITS),

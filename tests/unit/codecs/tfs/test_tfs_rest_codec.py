@@ -1,5 +1,4 @@
-"""The texts and statuses of TensorFlow Serving's REST API, names that the options map, costs, and
-messages that pass through."""
+"""The REST codec for TensorFlow Serving: errors, mapped names, tensors, costs and forwarding."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def post(document: Any, path: str = PREDICT, **headers: str) -> HttpRequest:
     return HttpRequest("POST", path, headers=headers, body=(body,))
 
 
-def read(wire: HttpRequest, codec: Any = CODEC, model: ModelMetadata = MODEL) -> Any:
+def parse(wire: HttpRequest, codec: Any = CODEC, model: ModelMetadata = MODEL) -> Any:
     return codec.parse_request(wire, DEFAULT_LIMITS).complete(model)
 
 
@@ -75,8 +74,8 @@ def document_of(wire: HttpResponse) -> Any:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_has_a_status(kind: Kind) -> None:
-    built = CODEC.build_error(GatewayError(kind, "why"))
-    assert (built.status, document_of(built)) == (STATUS_BY_KIND[kind], {"error": "why"})
+    response = CODEC.build_error(GatewayError(kind, "why"))
+    assert (response.status, document_of(response)) == (STATUS_BY_KIND[kind], {"error": "why"})
 
 
 @pytest.mark.parametrize(
@@ -94,8 +93,8 @@ def test_every_kind_has_a_status(kind: Kind) -> None:
     ],
 )  # fmt: skip
 def test_an_unknown_model_has_the_servers_text(wire: HttpRequest, text: str) -> None:
-    built = CODEC.build_error(GatewayError(Kind.NOT_FOUND, "no route"), wire)
-    assert (built.status, document_of(built)) == (404, {"error": text})
+    response = CODEC.build_error(GatewayError(Kind.NOT_FOUND, "no route"), wire)
+    assert (response.status, document_of(response)) == (404, {"error": text})
 
 
 def test_a_request_without_a_model() -> None:
@@ -124,7 +123,7 @@ def test_names_that_are_not_utf8() -> None:
 
 
 def test_a_signature_of_the_model() -> None:
-    parsed = read(post({"signature_name": "count", "instances": [1, 2]}))
+    parsed = parse(post({"signature_name": "count", "instances": [1, 2]}))
     (tensor,) = parsed.operation.inputs
     assert (tensor.name, tensor.datatype) == ("n", Datatype.INT64)
     assert parsed.operation.parameters == {"signature_name": "count"}
@@ -147,33 +146,33 @@ def test_the_access_check_sees_the_mapped_model(position: str) -> None:
         wire = post(gzip.compress(wire.body[0]), **{"content-encoding": "gzip"})
     summary = MAPPING.summarize(wire)
     assert summary.model == "m-embed"
-    operation = read(wire, MAPPING).operation
+    operation = parse(wire, MAPPING).operation
     assert (operation.model, operation.parameters) == ("m-embed", {})
     assert MAPPING.rewrite_request(wire, "other", "", GENERIC) is None  # the body has the signature
 
 
 def test_the_signature_is_found_only_at_the_ends_of_the_body() -> None:
-    middle = b'{"a": "%b", "signature_name": "embed", "b": "%b", "instances": [[1, 2, 3]]}'
-    hidden = middle % (b"." * 70 * KIB, b"." * 70 * KIB)
+    template = b'{"a": "%b", "signature_name": "embed", "b": "%b", "instances": [[1, 2, 3]]}'
+    hidden = template % (b"." * 70 * KIB, b"." * 70 * KIB)
     for body in (hidden, b'{"x": "\\"signature_name\\": \\"embed\\"", "instances": [[1, 2, 3]]}'):
         wire = post(body)
         MAPPING.summarize(wire)
         if body is hidden:
             with raises_kind(Kind.BAD_REQUEST, "'signature_name' must be in the first or last"):
-                read(wire, MAPPING)
+                parse(wire, MAPPING)
         else:
-            assert read(wire, MAPPING).operation.model == "m"
+            assert parse(wire, MAPPING).operation.model == "m"
     broken = post(b"not gzip", **{"content-encoding": "gzip"})
     assert MAPPING.summarize(broken).model == "m"
     assert MAPPING.summarize(post(b'{"signature_name": "\\x"}')).model == "m"
 
 
-def test_labels() -> None:
+def test_labels_become_versions_or_parameters() -> None:
     wire = post({"instances": [[1, 2, 3]]}, "/v1/models/m/labels/stable:predict")
     assert MAPPING.summarize(wire).version == "3"
-    assert read(wire, MAPPING).operation.version == "3"
+    assert parse(wire, MAPPING).operation.version == "3"
     wire = post({"instances": [[1, 2, 3]]}, "/v1/models/m/labels/canary:predict")
-    assert read(wire, MAPPING).operation.parameters == {"version_label": "canary"}
+    assert parse(wire, MAPPING).operation.parameters == {"version_label": "canary"}
     rewritten = MAPPING.rewrite_request(wire, "other/one", "", GENERIC)
     assert rewritten.path == "/v1/models/other%2Fone/labels/canary:predict"
     assert (
@@ -186,17 +185,17 @@ def test_labels() -> None:
 
 def test_a_model_without_inputs() -> None:
     with raises_kind(Kind.UNSUPPORTED, "declare them under 'models'"):
-        read(post({"instances": [1]}), model=ModelMetadata("m"))
+        parse(post({"instances": [1]}), model=ModelMetadata("m"))
 
 
-def test_datatypes_without_a_canonical_one() -> None:
+def test_datatypes_that_are_not_canonical() -> None:
     model = replace(MODEL, inputs=(replace(X, datatype="DT_COMPLEX64"),))
     with raises_kind(Kind.UNSUPPORTED, "tensor 'x': unknown datatype 'DT_COMPLEX64'"):
-        read(post({"instances": [1]}), model=model)
+        parse(post({"instances": [1]}), model=model)
 
 
 def test_declared_dimensions_complete_an_empty_tensor() -> None:
-    (tensor,) = read(post({"inputs": []})).operation.inputs
+    (tensor,) = parse(post({"inputs": []})).operation.inputs
     assert tensor.shape == (0, 3)
     wire = HttpResponse(200, body=(b'{"outputs": []}',))
     response = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, MODEL)
@@ -242,18 +241,18 @@ def test_the_costs_of_messages_are_estimated() -> None:
     wire = post({"instances": [[1, 2, 3]] * 1000})
     size = len(wire.body[0])
     CODEC.summarize(wire)
-    assert CODEC.request_text_bytes(wire) == 0  # it is read when the metadata is known
+    assert CODEC.request_text_bytes(wire) == 0  # the body is parsed with the metadata
     assert CODEC.parse_request(wire, DEFAULT_LIMITS).text_bytes == size
-    packed = post(gzip.compress(wire.body[0]), **{"content-encoding": "gzip"})
-    assert CODEC.parse_request(packed, DEFAULT_LIMITS).text_bytes >= size
-    assert CODEC.validate(packed, DEFAULT_LIMITS).text_bytes >= size
+    compressed = post(gzip.compress(wire.body[0]), **{"content-encoding": "gzip"})
+    assert CODEC.parse_request(compressed, DEFAULT_LIMITS).text_bytes >= size
+    assert CODEC.validate(compressed, DEFAULT_LIMITS).text_bytes >= size
     classify = post({"examples": [1]}, "/v1/models/m:classify")
     CODEC.summarize(classify)
     assert CODEC.request_text_bytes(classify) == len(classify.body[0])
     assert CODEC.request_text_bytes(HttpRequest("GET", "/v1/models/m")) == 0
     assert CODEC.json_bytes(wire, 5) == 5
-    request = read(wire).operation
-    assert CODEC.backend_text_bytes(request, GENERIC) == 12_000 + 2 * 1000  # the rows are lists
+    request = parse(wire).operation
+    assert CODEC.backend_text_bytes(request, GENERIC) == 12_000 + 2 * 1000  # rows have 2 brackets
     assert CODEC.max_backend_text_bytes(request, GENERIC) > 12_000
     response = InferResponse("m", outputs=request.inputs)
     parsed = ParsedRequest(request)
@@ -264,11 +263,11 @@ def test_the_costs_of_messages_are_estimated() -> None:
     assert CODEC.rewrite_bytes(HttpResponse(200, body=(b"x",)), wire) == 0
 
 
-def test_names_in_rows_are_counted() -> None:
+def test_response_cost_counts_the_names_in_rows() -> None:
     outputs = tuple(Tensor(name, Datatype.INT8, (1000,), bytes(1000)) for name in ("y", "z"))
     response = InferResponse("m", outputs=outputs)
     costs = [
-        CODEC.response_text_bytes(response, read(post({key: [[1, 2, 3]]})))
+        CODEC.response_text_bytes(response, parse(post({key: [[1, 2, 3]]})))
         for key in ("instances", "inputs")
     ]
     assert costs == [2 * 1000 + 1000 * 2 * 5, 2 * 1000]
@@ -293,9 +292,9 @@ def test_classify_and_regress() -> None:
         for protocol in ("tfs-grpc", "v2-rest"):
             error = refused(operation.parameters.is_passed_to, protocol)
             assert (error.kind, error.public.split()[0]) == (Kind.UNSUPPORTED, action)
-        sent = CODEC.build_request(operation, GENERIC)
-        assert sent.path == f"/v1/models/m/labels/stable:{action}"
-        assert json.loads(sent.body[0]) == body
+        upstream = CODEC.build_request(operation, GENERIC)
+        assert upstream.path == f"/v1/models/m/labels/stable:{action}"
+        assert json.loads(upstream.body[0]) == body
         results = HttpResponse(200, body=(b'{"results": [1.0]}',))
         response = CODEC.parse_response(results, operation, DEFAULT_LIMITS)
         parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
@@ -322,11 +321,11 @@ def test_signatures_of_classify_and_regress_are_mapped(action: str) -> None:
         assert parsed.operation.model == model
         assert codec.validate(wire, DEFAULT_LIMITS) is wire
         is_removed = signature in {"embed", "serving_default"}
-        sent = codec.build_request(parsed.operation, GENERIC)
+        upstream = codec.build_request(parsed.operation, GENERIC)
         expected = {"examples": [{"a": 1}]} if is_removed else body
-        assert (sent.path, document_of(sent)) == (f"/v1/models/{model}:{action}", expected)
-        passed = codec.rewrite_request(wire, model, "", GENERIC)
-        assert passed is None if is_removed else document_of(passed) == body
+        assert (upstream.path, document_of(upstream)) == (f"/v1/models/{model}:{action}", expected)
+        rewritten = codec.rewrite_request(wire, model, "", GENERIC)
+        assert rewritten is None if is_removed else document_of(rewritten) == body
     hidden = b'{"a": "%b", "signature_name": "embed", "b": "%b", "examples": [1]}'
     wire = post(hidden % (b"." * 70 * KIB, b"." * 70 * KIB), path)
     assert codec.summarize(wire).model == "m3"
@@ -380,7 +379,7 @@ def test_invalid_names_and_versions_in_paths_are_refused() -> None:
         CODEC.build_request(ModelReadyRequest("\ud800"), GENERIC)
 
 
-def test_readiness_of_a_server() -> None:
+def test_health_of_a_server() -> None:
     for status, ok in ((200, True), (400, True), (404, True), (501, True), (503, False)):
         health = CODEC.parse_response(HttpResponse(status), ServerLiveRequest(), DEFAULT_LIMITS)
         assert health == HealthStatus(ok=ok)

@@ -1,4 +1,4 @@
-"""The codec contract, round trips of canonical messages, and corrupted messages over REST."""
+"""The TensorFlow Serving REST codec: contract checks, round trips and corrupted messages."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CODEC: Any = REST.create({})
 
 def expressible_value(value: Any) -> Any:
     """Return the part of ``value`` that REST can express. REST cannot select outputs."""
-    result = round_trip(value)
-    return replace(result, outputs=()) if isinstance(value, InferRequest) else result
+    expected = round_trip(value)
+    return replace(expected, outputs=()) if isinstance(value, InferRequest) else expected
 
 
 @pytest.mark.no_cover
@@ -48,7 +48,7 @@ def test_contract() -> None:
     ("options", "expected"),
     [({"contents": "raw"}, "'contents' is not an option"), ({"version_zero": 0}, "version_zero")],
 )
-def test_wrong_options(options: dict[str, Any], expected: str) -> None:
+def test_invalid_options(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         REST.create(options)
 
@@ -86,9 +86,9 @@ def test_an_inference_round_trips(case: tuple[InferRequest, InferResponse, Model
         return
     parsed = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
     assert is_same(parsed.operation, request)
-    built = CODEC.build_response(response, parsed)
+    sent = CODEC.build_response(response, parsed)
     if response.outputs:
-        assert is_same(CODEC.parse_response(built, request, DEFAULT_LIMITS, model), response)
+        assert is_same(CODEC.parse_response(sent, request, DEFAULT_LIMITS, model), response)
 
 
 @settings(deadline=None)

@@ -1,5 +1,5 @@
-"""JSON as TensorFlow Serving's own code reads and writes it (tests/data/tfserving/cases.jsonl,
-rest.jsonl), through the codec in both directions.
+"""The REST codec against JSON, errors and paths recorded from TensorFlow Serving's own code
+(tests/data/tfserving/cases.jsonl and rest.jsonl).
 
 ``DEVIATIONS`` are the requests that infergate reads differently, as docs/fidelity-tfs.md lists.
 """
@@ -47,7 +47,7 @@ DEVIATIONS: dict[str, Any] = {
          "kind.column.UINT8.negative"),
         REFUSED,
     ),
-    # bounds, and names whose meaning depends on the reader
+    # depths over infergate's limit, and ambiguous names
     **dict.fromkeys(
         ("depth.column.100", "depth.column.256", "several.row_duplicate_key",
          "single.duplicate_instances", "string.bytes.nul_in_row_name"),
@@ -110,7 +110,7 @@ def _body(case: dict[str, Any]) -> bytes:
 
 
 @_parametrize("request")
-def test_requests(case: dict[str, Any]) -> None:
+def test_requests_are_read_as_recorded(case: dict[str, Any]) -> None:
     wire = HttpRequest("POST", "/v1/models/m:predict", body=(_body(case),))
     expect = case["expect"]
     model, canonical, error = _model(case), None, None
@@ -140,7 +140,7 @@ def test_every_deviation_is_a_case() -> None:
 
 
 @_parametrize("response")
-def test_responses(case: dict[str, Any]) -> None:
+def test_responses_are_written_as_recorded(case: dict[str, Any]) -> None:
     expect = case["expect"]
     if not case.get("form"):  # classifications and regressions are forwarded
         return
@@ -158,13 +158,13 @@ def test_responses(case: dict[str, Any]) -> None:
         assert error.kind is Kind.BAD_REQUEST
         assert error.public == expect["status"]["message"]
         return
-    built = CODEC.build_response(response, parsed)
-    assert built.status == 200
+    response_wire = CODEC.build_response(response, parsed)
+    assert response_wire.status == 200
     declared = tuple(
         TensorMetadata(t.name, t.datatype.value, t.shape if 0 in t.shape else (-1,) * len(t.shape))
         for t in outputs
     )
-    texts = [bytes(join_parts(built.body))]
+    texts = [bytes(join_parts(response_wire.body))]
     if "json" in expect:
         texts.append(expect["json"].encode())
         assert list(json.loads(texts[0])) == list(json.loads(texts[1]))
@@ -182,9 +182,9 @@ def test_responses(case: dict[str, Any]) -> None:
         check_vector(CODEC, vector)
 
 
-def _is_same_number(ours: Any, theirs: Any, datatype: Datatype) -> bool:
+def _is_same_number(value: Any, expected: Any, datatype: Datatype) -> bool:
     dtype = {Datatype.FP32: np.float32, Datatype.FP64: np.float64}[datatype]
-    return bool(np.array_equal(dtype(ours), dtype(theirs), equal_nan=True))
+    return bool(np.array_equal(dtype(value), dtype(expected), equal_nan=True))
 
 
 @pytest.mark.parametrize("datatype", [Datatype.FP32, Datatype.FP64])
@@ -201,11 +201,11 @@ def test_numbers_read_back_to_the_same_value(datatype: Datatype) -> None:
         if info["dtype"] != datatype.value or case.get("form") != "column":
             continue
         response = InferResponse("m", outputs=(_tensor(name, info),))
-        built = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
-        ours = json.loads(bytes(join_parts(built.body)))["outputs"]
-        theirs = json.loads(case["expect"]["json"])["outputs"]
-        for our, their in zip(np.ravel(ours), np.ravel(theirs), strict=True):
-            assert _is_same_number(our, their, datatype)
+        response_wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
+        values = json.loads(bytes(join_parts(response_wire.body)))["outputs"]
+        expected_values = json.loads(case["expect"]["json"])["outputs"]
+        for value, expected in zip(np.ravel(values), np.ravel(expected_values), strict=True):
+            assert _is_same_number(value, expected, datatype)
             compared += 1
     assert compared > 5
 
@@ -213,33 +213,33 @@ def test_numbers_read_back_to_the_same_value(datatype: Datatype) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if c["direction"] == "error"], ids=str)
 def test_error_bodies(case: dict[str, Any]) -> None:
     text = json.loads(case["expect"]["json"])["error"]
-    built = CODEC.build_error(GatewayError(Kind.BAD_REQUEST, text))
+    response_wire = CODEC.build_error(GatewayError(Kind.BAD_REQUEST, text))
     if len(text) < 2000:
-        assert json.loads(bytes(join_parts(built.body))) == {"error": text}
-    assert built.headers["content-type"] == "application/json"
-    assert bytes(join_parts(built.body)).startswith(b'{\n    "error": "')
+        assert json.loads(bytes(join_parts(response_wire.body))) == {"error": text}
+    assert response_wire.headers["content-type"] == "application/json"
+    assert bytes(join_parts(response_wire.body)).startswith(b'{\n    "error": "')
 
 
 # ---- paths, metadata and status
 
 REST_CASES = _lines("rest.jsonl")
 PATHS = [case for case in REST_CASES if "path" in case]
-ACCEPTED_HERE = {
+ACCEPTED_PATHS = {
     "/v1/models/m:predict?",  # the transport drops a question mark without a query
 }
 
 
 @pytest.mark.parametrize("case", PATHS, ids=[case["id"] for case in PATHS])
-def test_paths(case: dict[str, Any]) -> None:
+def test_paths_match_as_recorded(case: dict[str, Any]) -> None:
     path, _, query = case["path"].partition("?")
     wire = HttpRequest(case["http_method"], path, query)
     expect = case["expect"]
-    if case["path"] in ACCEPTED_HERE:
+    if case["path"] in ACCEPTED_PATHS:
         assert match_path(wire).spec.name == "m"
         return
     text = expect.get("malformed") or expect.get("status", {}).get("message")
     if (expect.get("method") or "predict") not in ("predict", "classify", "regress"):
-        text = f"Malformed request: {case['http_method']} {path}"  # this match is refused
+        text = f"Malformed request: {case['http_method']} {path}"  # the codec refuses the method
     if text:
         error = refused(CODEC.summarize, wire)
         assert error.kind is Kind.BAD_REQUEST
@@ -273,29 +273,30 @@ def test_metadata_and_status(case: dict[str, Any]) -> None:
         error = refused(CODEC.parse_response, wire, operation, DEFAULT_LIMITS)
         assert "has no signature" in error.public
         return
-    read = CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
+    parsed_response = CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
     path = "/v1/models/m" if is_status else "/v1/models/m/metadata"
     parsed = CODEC.parse_request(HttpRequest("GET", path), DEFAULT_LIMITS)
-    written = json.loads(bytes(join_parts(CODEC.build_response(read, parsed).body)))
+    wire = CODEC.build_response(parsed_response, parsed)
+    response_document = json.loads(bytes(join_parts(wire.body)))
     document = json.loads(expected)
     if is_status:
         states = pb.GetModelStatusResponse.FromString(proto).model_version_status
-        assert len(read.models) == len(states)
-        assert written.pop("name") == "m"
-        assert written.pop("ready") == any(state.state == 30 for state in states)
-        assert written == document
+        assert len(parsed_response.models) == len(states)
+        assert response_document.pop("name") == "m"
+        assert response_document.pop("ready") == any(state.state == 30 for state in states)
+        assert response_document == document
         return
     signatures = document["metadata"]["signature_def"]["signature_def"]
-    rewritten = written["metadata"]["signature_def"]["signature_def"]
+    rewritten = response_document["metadata"]["signature_def"]["signature_def"]
     assert set(rewritten) == set(signatures)
     for name, signature in signatures.items():
         for side in ("inputs", "outputs"):
             for alias, info in signature[side].items():
-                ours = rewritten[name][side][alias]
-                assert ours["dtype"] == info["dtype"]
+                rewritten_info = rewritten[name][side][alias]
+                assert rewritten_info["dtype"] == info["dtype"]
                 sizes = [dim["size"] for dim in info["tensor_shape"]["dim"]]
                 is_unknown = info["tensor_shape"]["unknown_rank"]
-                assert [dim["size"] for dim in ours["tensor_shape"]["dim"]] == (
+                assert [dim["size"] for dim in rewritten_info["tensor_shape"]["dim"]] == (
                     ["-1"] if is_unknown else sizes
                 )
         assert set(rewritten[name]) == set(signature)

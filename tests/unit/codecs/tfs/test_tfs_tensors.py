@@ -1,4 +1,4 @@
-"""TensorProtos are read and written as by TensorFlow's own C++ code, within limits.
+"""TensorProtos are read and written as by TensorFlow's C++ code, and their cost is limited.
 
 ``tests/data/tfserving/tensorproto.jsonl`` was obtained by running tensorflow-cpu 2.21.0
 (``Tensor::FromProto``, ``Tensor::AsProtoField``, ``Tensor::AsProtoTensorContent``).
@@ -45,10 +45,10 @@ from traced_memory import peak_bytes
 
 FILE = Path(__file__).parents[3] / "data" / "tfserving" / "tensorproto.jsonl"
 CASES = [json.loads(line) for line in FILE.read_text().splitlines()]
-READ = [case for case in CASES if "expect" in case]
-WRITTEN = [case for case in CASES if "proto_b64" in case and "tensor" in case]
+READ_CASES = [case for case in CASES if "expect" in case]
+WRITTEN_CASES = [case for case in CASES if "proto_b64" in case and "tensor" in case]
 REFUSED = {
-    "tensorproto.range.": "is out of range for",  # TensorFlow wraps
+    "tensorproto.range.": "is out of range for",  # TensorFlow wraps the value
     "tensorproto.wrong_field.": "belong in",  # TensorFlow reads zeros
 }
 """Cases in which TensorFlow's result differs from the intended value (docs/fidelity-tfs.md)."""
@@ -59,16 +59,16 @@ def read(proto: bytes, limits: Limits = DEFAULT_LIMITS) -> Tensor:
     return TensorProtoReader(limits, budget).read("x", memoryview(proto))
 
 
-def written(tensor: Tensor, contents: str) -> bytes:
+def encode(tensor: Tensor, contents: str) -> bytes:
     return b"".join(tensor_parts(tensor, contents))
 
 
-@pytest.mark.parametrize("case", READ, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", READ_CASES, ids=lambda case: case["id"])
 def test_tensors_are_read_as_by_tensorflow(case: dict[str, Any]) -> None:
     proto = base64.b64decode(case["proto_b64"])
     expected = case["expect"].get("tensor")
-    refusal = next((text for start, text in REFUSED.items() if case["id"].startswith(start)), "")
-    if expected is None or expected["dtype"] not in DATATYPES_BY_NAME or refusal:
+    error_text = next((text for start, text in REFUSED.items() if case["id"].startswith(start)), "")
+    if expected is None or expected["dtype"] not in DATATYPES_BY_NAME or error_text:
         try:
             error = refused(read, proto)
         except MalformedMessageError:
@@ -76,7 +76,7 @@ def test_tensors_are_read_as_by_tensorflow(case: dict[str, Any]) -> None:
             return
         assert error.kind in {Kind.BAD_REQUEST, Kind.TOO_LARGE}
         assert error.public.startswith("tensor 'x': ")
-        assert refusal in error.public
+        assert error_text in error.public
         return
     tensor = read(proto)
     assert tensor.datatype.value == expected["dtype"]
@@ -84,7 +84,7 @@ def test_tensors_are_read_as_by_tensorflow(case: dict[str, Any]) -> None:
     assert bytes(tensor.data) == base64.b64decode(expected["data_b64"])
 
 
-@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", WRITTEN_CASES, ids=lambda case: case["id"])
 def test_tensors_are_written_as_by_tensorflow(case: dict[str, Any]) -> None:
     expected = case["tensor"]
     datatype, proto = DATATYPES_BY_NAME[expected["dtype"]], base64.b64decode(case["proto_b64"])
@@ -93,9 +93,9 @@ def test_tensors_are_written_as_by_tensorflow(case: dict[str, Any]) -> None:
     contents = "typed" if ".field." in case["id"] else "raw"
     if datatype is Datatype.BYTES and contents == "raw":
         contents, proto = "typed", b""  # clients do not read strings in tensor_content
-    ours = written(Tensor("x", datatype, tuple(expected["shape"]), data), contents)
-    assert not proto or ours == proto
-    assert b"".join(tensor_parts(read(ours), contents)) == ours
+    encoded = encode(Tensor("x", datatype, tuple(expected["shape"]), data), contents)
+    assert not proto or encoded == proto
+    assert b"".join(tensor_parts(read(encoded), contents)) == encoded
 
 
 @pytest.mark.parametrize("dims", [(0, 2**62, 2**62), (2**62, 2**62, 0)])
@@ -164,7 +164,7 @@ def test_the_last_value_is_repeated() -> None:
     assert read(proto("DT_STRING", 0, string_val=[b"a"])).data == b""
 
 
-LOOP = event_loop_limits(DEFAULT_LIMITS)
+LOOP_LIMITS = event_loop_limits(DEFAULT_LIMITS)
 SINGLE_READS = MAX_NESTED_FIELDS_ON_LOOP - 4
 """The number of values that the loop reads one by one, in addition to the fields of dtype and
 shape."""
@@ -184,15 +184,15 @@ shape."""
     ],
     ids=["empty", "surplus", "integers", "a float", "zeros", "a long string", "unpacked", "mixed"],
 )
-def test_costly_tensors_are_read_in_a_helper(message: bytes) -> None:
+def test_costly_tensors_are_offloaded(message: bytes) -> None:
     with pytest.raises(NeedsOffloadError):
-        read(message, LOOP)
+        read(message, LOOP_LIMITS)
     read(message)
 
 
 def test_the_event_loop_reads_tensors_up_to_its_limits() -> None:
-    read(proto("DT_FLOAT", 1) + b"\x2d\0\0\0\0" * SINGLE_READS, LOOP)
-    read(proto("DT_STRING", 1, string_val=[b""] * MAX_ELEMENTS_ON_LOOP), LOOP)
+    read(proto("DT_FLOAT", 1) + b"\x2d\0\0\0\0" * SINGLE_READS, LOOP_LIMITS)
+    read(proto("DT_STRING", 1, string_val=[b""] * MAX_ELEMENTS_ON_LOOP), LOOP_LIMITS)
 
 
 @pytest.mark.no_cover
@@ -243,16 +243,16 @@ def test_auto_writes_values_unless_they_are_many() -> None:
     many = Tensor("y", Datatype.INT32, (MAX_TYPED_ELEMENTS + 1,), bytes(4 * MAX_TYPED_ELEMENTS + 4))
     floats = Tensor("y", Datatype.FP32, many.shape, many.data)
     strings = Tensor("y", Datatype.BYTES, (2,), pack_bytes((b"a", b"bc")))
-    assert list(TensorProto.FromString(written(few, "auto")).int_val) == [0, 1, 2]
-    assert len(TensorProto.FromString(written(many, "auto")).tensor_content) == len(many.data)
-    assert len(TensorProto.FromString(written(floats, "auto")).float_val) == many.shape[0]
-    assert len(TensorProto.FromString(written(few, "raw")).tensor_content) == 12
+    assert list(TensorProto.FromString(encode(few, "auto")).int_val) == [0, 1, 2]
+    assert len(TensorProto.FromString(encode(many, "auto")).tensor_content) == len(many.data)
+    assert len(TensorProto.FromString(encode(floats, "auto")).float_val) == many.shape[0]
+    assert len(TensorProto.FromString(encode(few, "raw")).tensor_content) == 12
     for contents in ("auto", "raw", "typed"):
-        assert list(TensorProto.FromString(written(strings, contents)).string_val) == [b"a", b"bc"]
+        assert list(TensorProto.FromString(encode(strings, contents)).string_val) == [b"a", b"bc"]
     assert writing_cost((many, floats), "auto") == 0
     assert writing_cost((many,), "typed") > 256 * 1024
     assert writing_cost((strings,), "raw") > 0
-    assert written_bytes((few, strings), "typed") >= len(written(few, "typed")) - 4
+    assert written_bytes((few, strings), "typed") >= len(encode(few, "typed")) - 4
     assert written_bytes((many, floats), "raw") == 0
 
 
@@ -274,8 +274,8 @@ def test_long_strings_are_not_copied() -> None:
 
 def test_bools_are_written_as_0_and_1() -> None:
     tensor = Tensor("y", Datatype.BOOL, (3,), b"\0\x02\xff")
-    assert TensorProto.FromString(written(tensor, "raw")).tensor_content == b"\0\1\1"
-    assert list(TensorProto.FromString(written(tensor, "typed")).bool_val) == [False, True, True]
+    assert TensorProto.FromString(encode(tensor, "raw")).tensor_content == b"\0\1\1"
+    assert list(TensorProto.FromString(encode(tensor, "typed")).bool_val) == [False, True, True]
 
 
 @pytest.mark.parametrize("datatype", sorted(Datatype, key=lambda member: member.value))
@@ -285,11 +285,11 @@ def test_all_bits_round_trip(datatype: Datatype) -> None:
     elif datatype is Datatype.BOOL:
         data = bytes([0, 1] * 128)
     else:
-        random = np.random.default_rng(0)
-        data = random.integers(0, 256, 256 * datatype.itemsize, dtype="u1").tobytes()
+        generator = np.random.default_rng(0)
+        data = generator.integers(0, 256, 256 * datatype.itemsize, dtype="u1").tobytes()
         assert len(np.frombuffer(data, NUMPY_DTYPES[datatype])) == 256
     for contents in ("auto", "raw", "typed"):
-        tensor = read(written(Tensor("x", datatype, (16, 16), data), contents))
+        tensor = read(encode(Tensor("x", datatype, (16, 16), data), contents))
         assert bytes(tensor.data) == data
 
 
@@ -306,9 +306,9 @@ def test_a_repeated_head_is_read_from_the_cache() -> None:
             tensor = read(HEAD + field + CONTENT[1:])
             assert (tensor.datatype, tensor.shape) == (Datatype.FP32, (2,))
             assert bytes(tensor.data) == bytes(range(8))
-    long = read(proto("DT_FLOAT", 200) + b"\x22\xa0\x06" + bytes(800))
-    again = read(proto("DT_FLOAT", 200) + b"\x22\xa0\x06" + bytes(800))
-    assert long == again
+    first = read(proto("DT_FLOAT", 200) + b"\x22\xa0\x06" + bytes(800))
+    second = read(proto("DT_FLOAT", 200) + b"\x22\xa0\x06" + bytes(800))
+    assert first == second
 
 
 @pytest.mark.parametrize(

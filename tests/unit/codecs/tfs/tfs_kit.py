@@ -30,7 +30,7 @@ def round_trip(value: Any) -> Any:
 def status_response(
     operation: messages.Operation, response: messages.Response
 ) -> messages.Response:
-    """Return the server's form of ``response``: states of versions, for a readiness check."""
+    """Return the response that a server sends: states of versions for a readiness check."""
     match operation, response:
         case messages.ModelReadyRequest(model, version), messages.HealthStatus(ok):
             state = "READY" if ok else "UNAVAILABLE"

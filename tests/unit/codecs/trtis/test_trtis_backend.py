@@ -1,4 +1,4 @@
-"""Requests to legacy servers, and responses that the captures do not cover."""
+"""Requests to legacy servers, and their responses that the captured traffic does not cover."""
 
 import math
 from dataclasses import replace
@@ -58,12 +58,12 @@ NOBATCH = MODELS["identity_nobatch"].metadata
 CLASSIFY = MODELS["classify"].metadata
 
 
-def values(name: str, *shape: int, datatype: Datatype = Datatype.INT32) -> Tensor:
+def zeros(name: str, *shape: int, datatype: Datatype = Datatype.INT32) -> Tensor:
     return Tensor(name, datatype, shape, bytes(4 * math.prod(shape)))
 
 
 def simple(batch: int = 1, **fields: Any) -> InferRequest:
-    inputs = (values("INPUT0", batch, 16), values("INPUT1", batch, 16))
+    inputs = (zeros("INPUT0", batch, 16), zeros("INPUT1", batch, 16))
     return InferRequest(**{"model": "simple", "inputs": inputs, **fields})
 
 
@@ -143,8 +143,7 @@ def test_servers_that_support_priority_and_timeout(
 
 
 def test_a_model_that_is_not_ready_gets_no_request() -> None:
-    """The request's tensors do not matter."""
-    request = simple(inputs=(values("X", 1),))
+    request = simple(inputs=(zeros("X", 1),))
     error = request_error(request, replace(SIMPLE, unavailable=True))
     assert (error.kind, error.origin) == (Kind.NO_BACKEND, Origin.BACKEND)
     assert error.public == "Request for unknown model: 'simple' has no available versions"
@@ -171,17 +170,17 @@ def test_parameters_out_of_range(parameters: dict[str, Any], expected: str) -> N
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
-        (simple(inputs=(values("X", 1, 16),)), "unexpected inference input 'X' for model 'simple'"),
+        (simple(inputs=(zeros("X", 1, 16),)), "unexpected inference input 'X' for model 'simple'"),
         (
-            simple(inputs=(values("INPUT0", 1, 16, datatype=Datatype.FP32),)),
+            simple(inputs=(zeros("INPUT0", 1, 16, datatype=Datatype.FP32),)),
             "tensor 'INPUT0' is FP32, but model 'simple' expects INT32",
         ),
         (
-            simple(inputs=(values("INPUT0"),)),
+            simple(inputs=(zeros("INPUT0"),)),
             "tensor 'INPUT0': shape [] has no batch dimension, which model",
         ),
         (
-            simple(inputs=(values("INPUT0", 1, 16), values("INPUT1", 2, 16))),
+            simple(inputs=(zeros("INPUT0", 1, 16), zeros("INPUT1", 2, 16))),
             "tensor 'INPUT1' has batch size 2, but another input has 1",
         ),
         (simple(outputs=(RequestedOutput("X"),)), "unexpected inference output 'X' for model"),
@@ -213,7 +212,7 @@ def test_a_model_without_inputs() -> None:
 
 def test_an_unsupported_datatype() -> None:
     model = replace(NOBATCH, outputs=(TensorMetadata("OUTPUT0", "BF16", (1,)),))
-    error = request_error(InferRequest("m", inputs=(values("INPUT0", 1),)), model)
+    error = request_error(InferRequest("m", inputs=(zeros("INPUT0", 1),)), model)
     assert error.kind is Kind.UNSUPPORTED
     assert error.public == "output 'OUTPUT0': datatype 'BF16' does not exist in the legacy API"
 
@@ -222,7 +221,7 @@ def test_a_header_over_the_servers_limit_is_rejected() -> None:
     def model(length: int) -> ModelMetadata:
         return replace(NOBATCH, outputs=(TensorMetadata("o" * length, "INT32", (-1,)),))
 
-    operation = InferRequest("m", inputs=(values("INPUT0", 1),))
+    operation = InferRequest("m", inputs=(zeros("INPUT0", 1),))
     spare = MAX_REQUEST_HEADER - len(header_of(operation, model(1)))
     assert len(header_of(operation, model(1 + spare))) == MAX_REQUEST_HEADER
     with raises_kind(Kind.TOO_LARGE, match="take 8191 bytes of the header NV-InferRequest"):
@@ -288,7 +287,7 @@ def test_tensors_are_not_copied() -> None:
 # ---- reading responses
 
 STATUS = 'code: SUCCESS server_id: "s" request_id: 1'
-REQUEST = InferRequest("identity_nobatch", inputs=(values("INPUT0", 2),))
+REQUEST = InferRequest("identity_nobatch", inputs=(zeros("INPUT0", 2),))
 
 
 def output(**fields: Any) -> dict[str, Any]:
@@ -314,10 +313,10 @@ def response_pair(outputs: list[dict[str, Any]], *raw: bytes, batch: int = 1) ->
 def parse(
     exchange: tuple[Any, Any], operation: InferRequest = REQUEST, model: ModelMetadata = NOBATCH
 ) -> InferResponse:
-    response, other = parse_both(exchange, operation, model)
-    assert isinstance(response, InferResponse)
-    assert response == other
-    return response
+    http_response, grpc_response = parse_both(exchange, operation, model)
+    assert isinstance(http_response, InferResponse)
+    assert http_response == grpc_response
+    return http_response
 
 
 def error_texts(
@@ -335,10 +334,10 @@ def test_a_missing_trailer_and_any_order_are_accepted() -> None:
         {"name": f"OUTPUT{i}", "raw": {"dims": [16], "batch_byte_size": 64}} for i in (0, 1)
     )
     data = [bytes((i,)) * 64 for i in (0, 1)]
-    result = parse(response_pair([second, first], data[1], data[0]), simple(), SIMPLE)
-    assert [tensor.name for tensor in result.outputs] == ["OUTPUT0", "OUTPUT1"]
-    assert [bytes(tensor.data) for tensor in result.outputs] == data
-    assert (result.model, result.version, result.id) == ("m", "3", "")
+    response = parse(response_pair([second, first], data[1], data[0]), simple(), SIMPLE)
+    assert [tensor.name for tensor in response.outputs] == ["OUTPUT0", "OUTPUT1"]
+    assert [bytes(tensor.data) for tensor in response.outputs] == data
+    assert (response.model, response.version, response.id) == ("m", "3", "")
 
 
 def test_the_response_has_the_requests_id() -> None:
@@ -384,15 +383,15 @@ def test_surplus_raw_output_entries_are_refused() -> None:
 
 CLASSIFIED = InferRequest(
     "classify",
-    inputs=(values("INPUT0", 1, 4, datatype=Datatype.FP32),),
+    inputs=(zeros("INPUT0", 1, 4, datatype=Datatype.FP32),),
     outputs=(RequestedOutput("OUTPUT0", {"classification": 1}),),
 )
 
 
-def test_classes() -> None:
-    (result,) = parse(response_pair([CLASSES_OUTPUT], b""), CLASSIFIED, CLASSIFY).outputs
+def test_classes_become_strings() -> None:
+    (tensor,) = parse(response_pair([CLASSES_OUTPUT], b""), CLASSIFIED, CLASSIFY).outputs
     classes = pack_bytes([b"0.700000:1:dog"])
-    assert result == Tensor("OUTPUT0", Datatype.BYTES, (1, 1), classes)
+    assert tensor == Tensor("OUTPUT0", Datatype.BYTES, (1, 1), classes)
 
 
 @pytest.mark.parametrize("entries", [[], [{"cls": []}, {"cls": []}], [{"cls": [{}]}, {"cls": []}]])
@@ -417,8 +416,8 @@ def test_classes_only_in_the_trailer() -> None:
     _, full = response_pair([CLASSES_OUTPUT], b"")
     header = pb.InferResponse.FromString(join_parts(full.message)).meta_data
     without_classes.body = [header.SerializeToString()]
-    result = HTTP_CODEC.parse_response(without_classes, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
-    assert list(unpack_bytes(result.outputs[0].data)) == [b"0.700000:1:dog"]
+    response = HTTP_CODEC.parse_response(without_classes, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+    assert list(unpack_bytes(response.outputs[0].data)) == [b"0.700000:1:dog"]
     for trailer in ([], [b"\xff"]):
         without_classes.body = trailer
         with pytest.raises(GatewayError, match="has classes for 0 batch entries"):
@@ -426,11 +425,11 @@ def test_classes_only_in_the_trailer() -> None:
 
 
 ROWS = 12
-LONG = [{"cls": [{"idx": k, "value": k / 7, "label": f"batch_byte_size: {k}"} for k in range(100)]}]
-VALUES = {"name": "OUTPUT1", "raw": {"dims": [2], "batch_byte_size": 8 * ROWS}}
+CLASSES = [{"idx": k, "value": k / 7, "label": f"batch_byte_size: {k}"} for k in range(100)]
+RAW_OUTPUT = {"name": "OUTPUT1", "raw": {"dims": [2], "batch_byte_size": 8 * ROWS}}
 VALUES_AND_CLASSES = replace(
     CLASSIFIED,
-    inputs=(values("INPUT0", ROWS, 4, datatype=Datatype.FP32),),
+    inputs=(zeros("INPUT0", ROWS, 4, datatype=Datatype.FP32),),
     outputs=(RequestedOutput("OUTPUT0", {"classification": 100}), RequestedOutput("OUTPUT1")),
 )
 TWO_OUTPUTS = replace(
@@ -441,9 +440,9 @@ TWO_OUTPUTS = replace(
 
 
 def test_a_long_header_is_read_from_the_binary_trailer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parsing text takes 1 ms per KiB, so a helper parses headers that are not cached."""
+    """Parsing text takes 1 ms per KiB, so a helper process parses headers without a trailer."""
     wire, call = response_pair(
-        [output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS
+        [output(batch_classes=[{"cls": CLASSES}] * ROWS), RAW_OUTPUT], bytes(8 * ROWS), batch=ROWS
     )
     (line,) = wire.headers["nv-inferresponse"].splitlines()
     assert len(line) > 50_000
@@ -451,15 +450,15 @@ def test_a_long_header_is_read_from_the_binary_trailer(monkeypatch: pytest.Monke
     wire.body = [bytes(8 * ROWS), header]
 
     def parse_with(limits: Limits) -> InferResponse:
-        result: InferResponse = HTTP_CODEC.parse_response(
+        response: InferResponse = HTTP_CODEC.parse_response(
             wire, VALUES_AND_CLASSES, limits, TWO_OUTPUTS
         )
-        return result
+        return response
 
     with monkeypatch.context() as patch:
         patch.setattr(http_backend.text_format, "parse", lambda kind, _: kind(code=1))
         response = parse_with(DEFAULT_LIMITS)
-    assert [each.shape for each in response.outputs] == [(ROWS, 100), (ROWS, 2)]
+    assert [tensor.shape for tensor in response.outputs] == [(ROWS, 100), (ROWS, 2)]
     assert next(unpack_bytes(response.outputs[0].data)) == b"0.000000:0:batch_byte_size: 0"
     for body in ([bytes(8 * ROWS)], [bytes(8 * ROWS), b"\xff"]):
         wire.body = body
@@ -564,7 +563,7 @@ def test_status_codes_become_error_kinds(code: int, text: str, kind: Kind) -> No
     assert error.public == text or not text
 
 
-def test_retry_after() -> None:
+def test_errors_have_the_servers_retry_after() -> None:
     """A proxy in front of the server, or another gateway, may send Retry-After."""
     headers = {"retry-after": "7"}
     proxy_error = http_error(503, {"Retry-After": "7"}, b"busy")
@@ -767,7 +766,7 @@ def test_a_status_passes_through_unchanged() -> None:
     ):
         (statistics,) = model_statistics.models
         assert statistics["inference_stats"]["queue"] == {"count": 5, "ns": 50}
-        assert [each["batch_size"] for each in statistics["batch_stats"]] == [1, 4]
+        assert [entry["batch_size"] for entry in statistics["batch_stats"]] == [1, 4]
         (model_status,) = server.models
         model_status = replace(model_status, statistics=(statistics,), config=model_config.settings)
         assert write_status(replace(server, models=(model_status,)), "s") == status

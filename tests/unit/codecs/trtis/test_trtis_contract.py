@@ -1,5 +1,4 @@
-"""The codec contract, round trips of canonical messages, and corrupted messages, over both
-transports."""
+"""The legacy codecs over HTTP and gRPC: contract checks, round trips and corrupted messages."""
 
 from dataclasses import replace
 from typing import Any
@@ -60,11 +59,11 @@ def status_response(
             state = "READY" if ok else "UNAVAILABLE"
             return status(ModelMetadata(model), ModelIndexEntry(model, version or "1", state))
         case _, ModelMetadata(name, versions):
-            return status(response, *(ModelIndexEntry(name, each, "READY") for each in versions))
+            return status(response, *(ModelIndexEntry(name, v, "READY") for v in versions))
         case messages.ModelIndexRequest(), messages.ModelIndex(models):
             statuses = tuple(
-                messages.ModelStatus(ModelMetadata(each.name), (each,) if each.version else ())
-                for each in models
+                messages.ModelStatus(ModelMetadata(entry.name), (entry,) if entry.version else ())
+                for entry in models
             )
             return messages.ServerStatus("", "", ready=True, models=statuses)
     return response
@@ -78,7 +77,7 @@ def status(model: ModelMetadata, *versions: ModelIndexEntry) -> messages.ServerS
 @pytest.mark.no_cover
 @PLUGINS
 @pytest.mark.parametrize(
-    "options", [{}, {"level": "1.15", "server_id": "inference:0", "data_type": True}], ids=len
+    "options", [{}, {"level": "1.15", "server_id": "inference:0", "data_type": True}], ids=str
 )
 def test_contract(plugin: CodecPlugin, options: dict[str, Any]) -> None:
     check_codec(plugin, options=options, round_trip=round_trip, server_response=status_response)
@@ -96,7 +95,7 @@ def test_contract(plugin: CodecPlugin, options: dict[str, Any]) -> None:
         ({"levels": "1.9"}, "'levels' is not an option"),
     ],
 )
-def test_wrong_options(plugin: CodecPlugin, options: dict[str, Any], expected: str) -> None:
+def test_invalid_options(plugin: CodecPlugin, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         plugin.create(options)
 
@@ -125,7 +124,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
     batch = draw(st.none() | st.integers(1, 3))
 
     def tensors(prefix: str) -> list[Tensor]:
-        result = []
+        drawn = []
         for index in range(draw(st.integers(1, 3))):
             tensor = draw(strategies.tensors(frozenset(DATATYPE_NUMBERS)))
             tensor = replace(tensor, name=f"{prefix}{index}", parameters={})
@@ -133,12 +132,12 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
                 tensor = replace(
                     tensor, shape=(batch, *tensor.shape), data=bytes(tensor.data) * batch
                 )
-            result.append(tensor)
-        return result
+            drawn.append(tensor)
+        return drawn
 
     def metadata_of(tensor: Tensor) -> messages.TensorMetadata:
-        free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
-        return messages.TensorMetadata(tensor.name, tensor.datatype.value, tuple(free))
+        dims = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]
+        return messages.TensorMetadata(tensor.name, tensor.datatype.value, tuple(dims))
 
     inputs, outputs = tensors("IN"), tensors("OUT")
     model = ModelMetadata(
@@ -203,7 +202,7 @@ def test_an_inference_round_trips(
 def read_errors(
     codec: Any, wire: Any, model: ModelMetadata | None = None
 ) -> list[HttpResponse | RpcResponse]:
-    """Summarize and parse ``wire``. Return the responses for the errors."""
+    """Summarize and parse ``wire``, and return a response for each error."""
     errors = (
         error_of(lambda: codec.summarize(wire)),
         error_of(
@@ -285,19 +284,19 @@ def test_errors_for_any_path(method: str, segments: list[str], headers: dict[str
     assert all(response.status in (400, 405) for response in read_errors(codec, wire))
 
 
-# ---- the rest of the operations
+# ---- other operations
 
 
 @PLUGINS
 @pytest.mark.parametrize("kind", [messages.ModelLoadRequest, messages.ModelUnloadRequest])
-def test_a_model_is_loaded_by_its_name_alone(plugin: CodecPlugin, kind: Any) -> None:
+def test_a_model_is_loaded_or_unloaded_by_its_name_alone(plugin: CodecPlugin, kind: Any) -> None:
     codec = plugin.create({})
-    plain = codec.build_request(kind("m"), GENERIC)
-    parsed = completed(codec.parse_request(plain, DEFAULT_LIMITS), None)
+    wire = codec.build_request(kind("m"), GENERIC)
+    parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), None)
     assert parsed.operation == kind("m")
     success = codec.build_response(messages.Acknowledgement(), parsed)
     assert codec.parse_response(success, kind("m"), DEFAULT_LIMITS) == messages.Acknowledgement()
-    assert codec.build_request(kind("m", "", {"unload_dependents": False}), GENERIC) == plain
+    assert codec.build_request(kind("m", "", {"unload_dependents": False}), GENERIC) == wire
     for operation in (kind("m", "r"), kind("m", "", {"config": "{}"})):
         with raises_kind(Kind.UNSUPPORTED):
             codec.build_request(operation, GENERIC)

@@ -67,8 +67,8 @@ class Pipeline:
         monkeypatch.setattr(validated_headers.ValidatedHeaderCache, "add", add)
 
     def wire(self, inference: InferRequest) -> Any:
-        created = self.codec.build_request(inference, GENERIC, MODEL)
-        return with_body(created, (body(created),))
+        wire = self.codec.build_request(inference, GENERIC, MODEL)
+        return with_body(wire, (body(wire),))
 
     def validate(
         self, wire: Any, model: ModelMetadata = MODEL, limits: Any = DEFAULT_LIMITS
@@ -79,20 +79,20 @@ class Pipeline:
         self, inference: InferRequest, outputs: Sequence[str], words: Sequence[bytes]
     ) -> Any:
         """Return a server's response with ``outputs`` in this order and the client's id."""
-        order = replace(inference, outputs=tuple(map(RequestedOutput, outputs)))
-        parsed = completed(self.codec.parse_request(self.wire(order), DEFAULT_LIMITS), MODEL)
-        results = (
+        ordered = replace(inference, outputs=tuple(map(RequestedOutput, outputs)))
+        parsed = completed(self.codec.parse_request(self.wire(ordered), DEFAULT_LIMITS), MODEL)
+        tensors = (
             tensor_from_array("SUM", Datatype.FP32, NUMBERS),
             Tensor("WORDS", Datatype.BYTES, (1, 2), pack_bytes(words)),
         )
-        created = self.codec.build_response(InferResponse("theirs", "3", outputs=results), parsed)
-        return with_body(created, (body(created),))
+        wire = self.codec.build_response(InferResponse("theirs", "3", outputs=tensors), parsed)
+        return with_body(wire, (body(wire),))
 
     def forward(
         self, inference: InferRequest, response: Any, model: str = "", version: str = ""
     ) -> Any:
-        checked = self.validate(self.wire(inference))
-        return self.codec.rewrite_response(response, checked, model, version, DEFAULT_LIMITS)
+        validated = self.validate(self.wire(inference))
+        return self.codec.rewrite_response(response, validated, model, version, DEFAULT_LIMITS)
 
     def translate(self, inference: InferRequest, response: Any, version: str = "") -> Any:
         parsed = completed(self.codec.parse_request(self.wire(inference), DEFAULT_LIMITS), MODEL)
@@ -162,7 +162,7 @@ def test_a_cached_header_does_not_skip_body_checks(pipeline: Pipeline) -> None:
             pipeline.validate(with_body(wire, (corrupted,)))
 
 
-def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> None:
+def test_a_repeated_header_with_a_body_of_another_size_is_refused(pipeline: Pipeline) -> None:
     """The only input is numeric, because the shape of a BYTES input does not determine its size."""
     inference = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
     model = replace(MODEL, inputs=MODEL.inputs[:1])
@@ -252,8 +252,8 @@ def test_requests_with_shared_memory_are_not_passed_through(side: str) -> None:
         inference.raw_input.append(NUMBERS.tobytes())
     model = replace(MODEL, versions=("1",), inputs=MODEL.inputs[:1])
     wire = RpcRequest(INFER, (inference.SerializeToString(),))
-    checked = completed(codec.validate(wire, DEFAULT_LIMITS), model)
-    assert codec.rewrite_request(checked, "m", "", GENERIC) is None
+    validated = completed(codec.validate(wire, DEFAULT_LIMITS), model)
+    assert codec.rewrite_request(validated, "m", "", GENERIC) is None
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_messages_that_releases_interpret_differently_are_translated(
 ) -> None:
     model = replace(MODEL, supports_scheduling=True)
     wire = pipeline.codec.build_request(request(**changes), GENERIC, model)
-    checked = pipeline.validate(wire, model)
-    assert pipeline.codec.rewrite_request(checked, "m", "", GENERIC) is None
+    validated = pipeline.validate(wire, model)
+    assert pipeline.codec.rewrite_request(validated, "m", "", GENERIC) is None
 
 
-def test_datatypes_of_outputs_require_translation() -> None:
+def test_the_option_data_type_prevents_pass_through() -> None:
     assert not HTTP.create({"data_type": True}).can_pass_through  # type: ignore[attr-defined]
     assert not GRPC.create({"data_type": True}).can_pass_through  # type: ignore[attr-defined]

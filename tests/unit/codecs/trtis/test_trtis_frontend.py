@@ -1,4 +1,4 @@
-"""Responses of the frontend that the captures do not cover: levels, formats, errors, limits."""
+"""The legacy frontends beyond the captured traffic: levels, formats, errors, limits and status."""
 
 import json
 from dataclasses import replace
@@ -88,8 +88,8 @@ def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
         ("/api/infer/simple/99", "'simple' version 99 is not found"),
     ],
 )
-def test_an_unknown_model(path: str, expected: str) -> None:
-    """The captures have the error of v1.9."""
+def test_the_error_of_v1_15_for_an_unknown_model(path: str, expected: str) -> None:
+    """The captured traffic has the error of v1.9."""
     status = status_of(http(infer(BOTH_INPUTS, path), level="1.15"))
     assert status.code == pb.CODES["UNAVAILABLE"]
     assert status.msg == f"Request for unknown model: {expected}"
@@ -231,7 +231,7 @@ def test_every_kind_has_a_status_code(kind: Kind) -> None:
         assert response.code == (12 if wire is not None and wire.method.endswith("X") else 0)
 
 
-def test_the_response_to_a_refused_inference_has_its_id() -> None:
+def test_the_response_to_a_refused_inference_has_the_requests_id() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy")
     http_response = HTTP.create({}).build_error(error, infer("id: 18446744073709551615"))
     assert http_response.headers["NV-InferResponse"] == "id: 18446744073709551615"
@@ -531,8 +531,8 @@ def test_versions_are_numbers(version: str, expected: list[int]) -> None:
     message = model_status(ModelStatus(ModelMetadata("m"), (entry,)), ready=False)
     assert message.ready_state == 1  # initializing
     assert list(message.model_status["m"].version_status) == expected
-    for each in message.model_status["m"].version_status.values():
-        assert each.ready_state_reason.message == "because"
+    for status in message.model_status["m"].version_status.values():
+        assert status.ready_state_reason.message == "because"
 
 
 @pytest.mark.parametrize(
@@ -626,13 +626,13 @@ def test_invalid_counts_are_left_out(statistics: dict[str, Any]) -> None:
         assert entry == "ready_state: MODEL_READY ready_state_reason { }"
 
 
-def test_times_beyond_the_fields_range() -> None:
+def test_times_over_64_bits_are_clamped() -> None:
     stats = {name: duration(1, 2**63) for name in ("success", "compute_infer", "compute_output")}
     (entry,) = version_statuses({"version": "2", "inference_stats": stats}, "2").values()
     assert f"compute {{ count: 1 total_time_ns: {2**64 - 1} }}" in entry
 
 
-def test_a_header_value_joined_from_two_headers_is_accepted() -> None:
+def test_a_header_value_joined_from_two_headers_is_refused() -> None:
     assert http(infer(f"{BOTH_INPUTS}, {BOTH_INPUTS}")).headers == {"Content-Type": "text/plain"}
 
 

@@ -18,21 +18,21 @@ NOT_IMITATED = re.compile("/api/(infer|status)/(sequence|ensemble_simple|slow|br
 DIFFERENT = {
     "059_infer_string_garbage": "string lengths that contradict the data are refused",
     "068_cls_count_zero": "the real server omits the values that its header announces",
-    "069_cls_empty": "the same",
+    "069_cls_empty": "the real server omits the values that its header announces",
     "116_err_dims_negative": "refused as a wrong shape; the real server reports a size near 2^64",
     "144_shm_register": "this gateway cannot register a region",
-    "145_shm_register_dup": "the same",
-    "148_shm_status_one": "the same",
-    "149_shm_status_one_binary": "the same",
-    "150_shm_infer": "the same",
-    "153_shm_status_after_slash_all": "the same",
+    "145_shm_register_dup": "this gateway cannot register a region",
+    "148_shm_status_one": "this gateway cannot register a region",
+    "149_shm_status_one_binary": "this gateway cannot register a region",
+    "150_shm_infer": "this gateway cannot register a region",
+    "153_shm_status_after_slash_all": "this gateway cannot register a region",
 }
-STATUS = {case.name for case in HTTP if case.response.body[:2] in {b"id", b"\n\n"}}
-SAME = [
+STATUS_NAMES = {case.name for case in HTTP if case.response.body[:2] in {b"id", b"\n\n"}}
+COMPARED = [
     case
     for case in HTTP
     if case.name not in DIFFERENT
-    and case.name not in STATUS
+    and case.name not in STATUS_NAMES
     and not NOT_IMITATED.match(case.request.path)
 ]
 BY_NAME = {case.name: case for case in HTTP}
@@ -50,11 +50,11 @@ def mask_request_id(value: str) -> str:
 
 
 def test_enough_captures_are_compared() -> None:
-    assert len(SAME) > 110
+    assert len(COMPARED) > 110
     assert set(DIFFERENT) < set(BY_NAME)
 
 
-@pytest.mark.parametrize("case", SAME, ids=str)
+@pytest.mark.parametrize("case", COMPARED, ids=str)
 def test_captured_requests_get_the_captured_response(case: Exchange) -> None:
     response = response_to(case)
     expected = case.response
@@ -107,7 +107,7 @@ def test_a_class_count_of_zero_returns_values(name: str) -> None:
 
 STATUS_CASES = [
     BY_NAME[name]
-    for name in sorted(STATUS)
+    for name in sorted(STATUS_NAMES)
     if BY_NAME[name].request.path not in {"/api/status", "/api/status/"}
     and not NOT_IMITATED.match(BY_NAME[name].request.path)
 ]

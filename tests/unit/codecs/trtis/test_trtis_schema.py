@@ -1,4 +1,4 @@
-"""The legacy .proto declares the same as the servers' last release, except one field number."""
+"""The legacy .proto equals the servers' last release, except one field number and the file name."""
 
 import re
 from pathlib import Path
@@ -15,11 +15,11 @@ PACKAGE = "nvidia.inferenceserver"
 
 def declarations(file: Any) -> set[str]:
     """Return all declarations of ``file`` in the format of PUBLISHED, without file names."""
-    result: set[str] = set()
+    lines: set[str] = set()
     for message in file.message_type:
-        result |= message_declarations(message, message.name)
+        lines |= message_declarations(message, message.name)
     for enum in file.enum_type:
-        result |= {f"enum {enum.name}.{each.name}={each.number}" for each in enum.value}
+        lines |= {f"enum {enum.name}.{value.name}={value.number}" for value in enum.value}
     for service in file.service:
         for method in service.method:
             request, response = (
@@ -29,12 +29,12 @@ def declarations(file: Any) -> set[str]:
                     (method.output_type, method.server_streaming),
                 )
             )
-            result.add(f"rpc {service.name}.{method.name}({request}) -> {response}")
-    return result
+            lines.add(f"rpc {service.name}.{method.name}({request}) -> {response}")
+    return lines
 
 
 def message_declarations(message: Any, name: str) -> set[str]:
-    result = {f"message {name}"}
+    lines = {f"message {name}"}
     for field in message.field:
         kind = field.type_name.removeprefix(f".{PACKAGE}.")
         kind = kind or Field.Type.Name(field.type).removeprefix("TYPE_").lower()
@@ -42,12 +42,12 @@ def message_declarations(message: Any, name: str) -> set[str]:
         oneof = ""
         if field.HasField("oneof_index"):
             oneof = f" oneof:{message.oneof_decl[field.oneof_index].name}"
-        result.add(f"{name}.{field.name}={field.number} {repeated}{kind}{oneof}")
+        lines.add(f"{name}.{field.name}={field.number} {repeated}{kind}{oneof}")
     for enum in message.enum_type:
-        result |= {f"enum {name}.{enum.name}.{each.name}={each.number}" for each in enum.value}
+        lines |= {f"enum {name}.{enum.name}.{value.name}={value.number}" for value in enum.value}
     for nested in message.nested_type:
-        result |= message_declarations(nested, f"{name}.{nested.name}")
-    return result
+        lines |= message_declarations(nested, f"{name}.{nested.name}")
+    return lines
 
 
 def test_all_declarations_but_one_equal_the_published_release() -> None:

@@ -174,8 +174,8 @@ def test_grpc_requests_round_trip(operation: Operation) -> None:
 def test_a_size_that_contradicts_the_shape_is_refused(name: str) -> None:
     sizes = {"INPUT0": 64, "INPUT1": 64, name: 60}
     inputs = " ".join(
-        f'input {{ name: "{each}" shared_memory {{ name: "r" byte_size: {size} }} }}'
-        for each, size in sizes.items()
+        f'input {{ name: "{input_name}" shared_memory {{ name: "r" byte_size: {size} }} }}'
+        for input_name, size in sizes.items()
     )
     headers = {"nv-inferrequest": f"batch_size: 1 {inputs}"}
     wire = HttpRequest("POST", "/api/infer/simple", "", headers)

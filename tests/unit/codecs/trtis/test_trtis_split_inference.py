@@ -74,7 +74,7 @@ def parts(split: SplitInference) -> tuple[bytes, int, list[bytes]]:
 
 
 def check(message: bytes) -> int:
-    """Compare the split parts with the scanned fields. Return how often ``message`` was split."""
+    """Compare the split parts with the scanned fields. Return the number of splits."""
     count = 0
     split = split_inference(message, REQUEST)
     if split is not None and (names := grpc_pass_through.read_names(split)) is not None:

@@ -1,4 +1,4 @@
-"""The text format agrees with all captures of the real server, and survives hostile text."""
+"""The text format prints texts as the real server did, and parses or rejects hostile text."""
 
 import math
 import time
@@ -20,18 +20,18 @@ from infergate.codecs.trtis.messages import (
 
 KINDS = {"nv-status": RequestStatus, "nv-inferresponse": InferResponseHeader}
 HEADERS = [
-    (each.name, name, each.response.headers[name])
-    for each in HTTP
+    (case.name, name, case.response.headers[name])
+    for case in HTTP
     for name in KINDS
-    if name in each.response.headers
+    if name in case.response.headers
 ]
 WITH_TRAILER = [
-    each
-    for each in HTTP
-    if "nv-inferresponse" in each.response.headers and b"model_name: " in each.response.body
+    case
+    for case in HTTP
+    if "nv-inferresponse" in case.response.headers and b"model_name: " in case.response.body
 ]
-STATUSES = [each for each in HTTP if each.response.body.startswith(b"id: ")]
-INDEXES = [each for each in HTTP if each.response.body.startswith(b"models {")]
+STATUSES = [case for case in HTTP if case.response.body.startswith(b"id: ")]
+INDEXES = [case for case in HTTP if case.response.body.startswith(b"models {")]
 
 
 def test_the_captures_contain_texts() -> None:
@@ -124,7 +124,7 @@ def test_an_escape_is_read(escape: str) -> None:
 @pytest.mark.parametrize(
     "escape", ["q", "8", "777", "400", "N{DASH}", "xg", "u00e", "ud800", "303"]
 )
-def test_a_wrong_escape_is_refused(escape: str) -> None:
+def test_an_invalid_escape_is_refused(escape: str) -> None:
     assert not is_parsed(f'input {{ name: "\\{escape}" }}')
 
 

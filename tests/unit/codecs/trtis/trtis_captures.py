@@ -98,17 +98,17 @@ def _clear(message: Any, *names: str) -> None:
 
 
 HTTP = [
-    Exchange(each.name, _request(each.request), _response(each.response))
-    for each in captures.exchanges()
-    if each.response
+    Exchange(exchange.name, _request(exchange.request), _response(exchange.response))
+    for exchange in captures.exchanges()
+    if exchange.response
 ]
 GRPC = [
     Call(
-        each.name,
-        tuple(RpcRequest(PACKAGE + each.method, (message,)) for message in each.requests),
-        each.code,
-        each.details,
-        each.responses,
+        call.name,
+        tuple(RpcRequest(PACKAGE + call.method, (message,)) for message in call.requests),
+        call.code,
+        call.details,
+        call.responses,
     )
-    for each in captures.calls()
+    for call in captures.calls()
 ]

@@ -143,31 +143,31 @@ def _status(model: str) -> messages.ServerStatus:
         ready=True,
         models=tuple(
             messages.ModelStatus(
-                each.metadata,
-                tuple(messages.ModelIndexEntry(name, v, "READY") for v in each.metadata.versions),
+                loaded.metadata,
+                tuple(messages.ModelIndexEntry(name, v, "READY") for v in loaded.metadata.versions),
             )
-            for name, each in MODELS.items()
+            for name, loaded in MODELS.items()
             if name == (model or name)
         ),
     )
 
 
 def _infer(request: InferRequest) -> messages.InferResponse:
-    for each in [*request.inputs, *request.outputs]:
-        if each.shared_memory is not None:
-            raise UnknownRegionError(each.shared_memory.region, "not enabled", Kind.UNSUPPORTED)
+    for tensor in [*request.inputs, *request.outputs]:
+        if tensor.shared_memory is not None:
+            raise UnknownRegionError(tensor.shared_memory.region, "not enabled", Kind.UNSUPPORTED)
     model = MODELS[request.model]
     outputs = model.run({tensor.name: tensor for tensor in request.inputs})
-    results = []
+    tensors = []
     for output in request.outputs:
         tensor = outputs[output.name]
         count = class_count(output)
         if count is not None:
             rank = min(model.metadata.max_batch_size or 0, 1)
             tensor = classify(tensor, count, rank, model.labels.get(output.name, ()))
-        results.append(tensor)
+        tensors.append(tensor)
     version = request.version or model.metadata.versions[-1]
-    return messages.InferResponse(request.model, version, request.id, outputs=tuple(results))
+    return messages.InferResponse(request.model, version, request.id, outputs=tuple(tensors))
 
 
 def _check_route(summary: RequestSummary) -> None:

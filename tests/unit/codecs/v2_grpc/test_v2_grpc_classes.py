@@ -69,7 +69,7 @@ def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, leng
 
 
 def test_an_unreadable_output_is_a_bad_request() -> None:
-    """A route without validation forwards the request to a server that supports classes."""
+    """A route without validation forwards the request unread to servers that support classes."""
     output_bytes = b"\x12\xffclassification"
     wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(output_bytes))), output_bytes])
     with raises_kind(Kind.BAD_REQUEST):

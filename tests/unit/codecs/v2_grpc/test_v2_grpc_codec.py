@@ -1,4 +1,4 @@
-"""The codec: round trips, both forms of contents, pass-through."""
+"""The V2 gRPC codec: round trips, raw and typed contents, parameters, limits and pass-through."""
 
 from dataclasses import replace
 from typing import Any
@@ -48,10 +48,10 @@ VALID_TENSORS = (
     tensor_from_array("B", Datatype.FP64, np.array([0.5])),
 )
 VALID_BYTES = bytes(join_parts(VALID.message))
-_typed = pb.ModelInferRequest(model_name="m")
-_typed.inputs.add(name="X", datatype="INT8", shape=[2], contents={"int_contents": [1, -1]})
-_typed.inputs.add(name="Y", datatype="FP32", shape=[1], contents={"fp32_contents": [0.5]})
-TYPED_BYTES = _typed.SerializeToString()
+_typed_message = pb.ModelInferRequest(model_name="m")
+_typed_message.inputs.add(name="X", datatype="INT8", shape=[2], contents={"int_contents": [1, -1]})
+_typed_message.inputs.add(name="Y", datatype="FP32", shape=[1], contents={"fp32_contents": [0.5]})
+TYPED_BYTES = _typed_message.SerializeToString()
 
 
 def join_message(wire: Any) -> Any:
@@ -66,7 +66,7 @@ def response_message(wire: Any) -> pb.ModelInferResponse:
     return pb.ModelInferResponse.FromString(bytes(join_parts(wire.message)))
 
 
-def read(wire: RpcRequest) -> InferRequest:
+def parse(wire: RpcRequest) -> InferRequest:
     operation = RAW.parse_request(wire, LIMITS).operation
     assert isinstance(operation, InferRequest)
     return operation
@@ -103,7 +103,7 @@ def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -
 
 
 @given(infer_responses(frozenset(Datatype) - {Datatype.FP16, Datatype.BF16}))
-def test_typed_responses_and_requests_are_alike(response: InferResponse) -> None:
+def test_typed_requests_are_read_like_typed_responses(response: InferResponse) -> None:
     """Requests and responses encode typed tensors alike, so this tests the request reader with the
     response writer."""
     message = response_message(TYPED.build_response(response, ParsedRequest(REQUEST)))
@@ -112,7 +112,7 @@ def test_typed_responses_and_requests_are_alike(response: InferResponse) -> None
     for output in message.outputs:
         request.inputs.add().MergeFromString(output.SerializeToString())
     wire = RpcRequest(INFER, (request.SerializeToString(),))
-    parsed = read(wire)
+    parsed = parse(wire)
     expected = InferRequest(response.model, inputs=response.outputs)
     assert canonical.to_text(parsed) == canonical.to_text(expected)
     assert RAW.validate(wire, LIMITS) is wire
@@ -159,7 +159,7 @@ def test_corrupted_bytes_parse_or_are_refused_and_validation_agrees(data: st.Dat
             RAW.parse_request(validated, LIMITS).operation,
             RAW.parse_request(wire, LIMITS).operation,
         )
-        # The real protobuf classes accept every accepted message.
+        # tritonclient's protobuf classes accept every message that the codec accepts.
         request_message(validated)
 
 
@@ -198,7 +198,7 @@ def test_tensor_memory_is_never_copied() -> None:
     )
     assert any(part is data for part in response_wire.message)
     message = bytes(join_parts(request_wire.message))
-    parsed = read(RpcRequest(INFER, (message,)))
+    parsed = parse(RpcRequest(INFER, (message,)))
     view = parsed.inputs[0].data
     assert view.obj is message
     rewritten = RAW.rewrite_request(RpcRequest(INFER, (message,)), "other", "", GENERIC)
@@ -212,7 +212,7 @@ def test_tensor_memory_is_never_copied() -> None:
 
 def test_lists_and_objects_become_json_text_and_null_is_omitted() -> None:
     request = InferRequest("m", parameters={"l": [1, "a", None], "o": {"k": 1.5}, "n": None})
-    parsed = read(RAW.build_request(request, GENERIC))
+    parsed = parse(RAW.build_request(request, GENERIC))
     assert parsed.parameters == {"l": '[1,"a",null]', "o": '{"k":1.5}'}
 
 
@@ -266,7 +266,7 @@ def test_mlservers_spelling_of_a_state_is_read() -> None:
     message = pb.RepositoryIndexResponse(models=[{"name": "m", "state": "State.READY"}])
     wire = RpcResponse((message.SerializeToString(),))
     index = RAW.parse_response(wire, messages.ModelIndexRequest(), DEFAULT_LIMITS)
-    assert [each.state for each in index.models] == ["READY"]
+    assert [entry.state for entry in index.models] == ["READY"]
 
 
 def test_the_number_of_tensors_is_limited() -> None:
@@ -289,7 +289,7 @@ def test_classification_needs_a_class_count() -> None:
 def test_an_empty_shape_in_typed_contents_holds_one_element() -> None:
     message = pb.ModelInferRequest(model_name="m")
     message.inputs.add(name="X", datatype="INT64", contents={"int64_contents": [5]})
-    assert read(RpcRequest(INFER, (message.SerializeToString(),))).inputs[0].shape == ()
+    assert parse(RpcRequest(INFER, (message.SerializeToString(),))).inputs[0].shape == ()
 
 
 def test_unknown_fields_in_typed_contents_are_skipped() -> None:
@@ -297,7 +297,7 @@ def test_unknown_fields_in_typed_contents_are_skipped() -> None:
     tensor = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[1])
     tensor.MergeFromString(b"\x2a" + bytes((len(contents),)) + contents)
     message = pb.ModelInferRequest(model_name="m", inputs=[tensor]).SerializeToString()
-    parsed = read(RpcRequest(INFER, (message,)))
+    parsed = parse(RpcRequest(INFER, (message,)))
     assert bytes(parsed.inputs[0].data) == b"\x00\x00\x80\x3f"
 
 

@@ -80,7 +80,7 @@ def test_long_details_are_truncated_to_the_metadata_limit() -> None:
     assert error.details.endswith("...")
 
 
-def test_invalid_unicode_is_escaped() -> None:
+def test_invalid_unicode_is_replaced() -> None:
     assert CODEC.build_error(GatewayError(Kind.INTERNAL, "a\ud800b"), None).details == "a?b"
 
 
@@ -107,9 +107,7 @@ def test_a_backends_status_is_relayed(code: int, read: Any) -> None:
         ("", Kind.OVERLOADED),
     ],
 )
-def test_a_message_too_large_for_the_backend_is_resource_exhausted(
-    details: str, kind: Kind, read: Any
-) -> None:
+def test_resource_exhausted_is_too_large_or_overloaded(details: str, kind: Kind, read: Any) -> None:
     with raises_kind(kind) as caught:
         read(RpcResponse(code=8, details=details), InferRequest("m"), DEFAULT_LIMITS)
     error = CODEC.build_error(caught.value, None)

@@ -68,7 +68,7 @@ def load_request() -> Any:
     return message
 
 
-def test_tritons_request_to_load() -> None:
+def test_tritons_load_request() -> None:
     parsed = parse("RepositoryModelLoad", load_request())
     parameters = {"config": "{}", "file:1/m": b"\x00\xff", "n": -1, "b": True}
     assert parsed.operation == ModelLoadRequest("m", "r", parameters)
@@ -82,7 +82,7 @@ def test_tritons_request_to_load() -> None:
     assert rebuilt == expected
 
 
-def test_tritons_request_to_unload() -> None:
+def test_tritons_unload_request() -> None:
     message = service_pb2.RepositoryModelUnloadRequest(model_name="m")
     message.parameters["unload_dependents"].bool_param = False
     parsed = parse("RepositoryModelUnload", message)
@@ -105,7 +105,8 @@ def test_kserves_messages_round_trip(method: str, kind: Any) -> None:
     ignored = {"unload_dependents": False}
     assert build_request_message(kind("m", "", ignored), pb.KServeModelRequest, KSERVE) == message
     assert parse_response(response, kind("m")) == Acknowledgement()
-    assert parse_response(pb.KServeModelResponse(), kind("m")) == Acknowledgement()  # Triton's
+    # Triton's response is empty
+    assert parse_response(pb.KServeModelResponse(), kind("m")) == Acknowledgement()
     failed = pb.KServeModelResponse(model_name="m")
     assert refused(lambda: parse_response(failed, kind("m"))).kind is Kind.BACKEND_ERROR
 
@@ -117,7 +118,7 @@ def test_fields_that_a_server_would_ignore_are_refused(profile: Any) -> None:
         ModelLoadRequest("m", "", {"config": "{}"}),
         ModelUnloadRequest("m", "", {"unload_dependents": True}),
     ):
-        error = refused(lambda each=operation: CODEC.build_request(each, profile))
+        error = refused(lambda request=operation: CODEC.build_request(request, profile))
         assert error.kind is Kind.UNSUPPORTED
 
 
@@ -135,7 +136,7 @@ def test_unrepresentable_parameters_are_rejected(value: Any) -> None:
 def test_malformed_messages_are_refused(method: str, message: bytes) -> None:
     wire = RpcRequest(SERVICE + method, [message])
     if method == "RepositoryModelUnload" and len(message) > 10:
-        return  # short enough to be parsed completely
+        return  # 15 kB are short enough to be parsed
     error = refused(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
     assert error.kind is Kind.BAD_REQUEST
 
@@ -165,7 +166,7 @@ def config() -> Any:
     return model_config
 
 
-FUTURE = b"\xfa\x3f\x03new"
+FUTURE_FIELD = b"\xfa\x3f\x03new"
 """Field 1023, which no release has."""
 
 
@@ -184,13 +185,13 @@ def test_a_configuration_uses_proto_field_names() -> None:
 
 
 def test_unknown_fields_are_kept_and_names_are_the_clients() -> None:
-    raw = config().SerializeToString() + FUTURE
+    raw = config().SerializeToString() + FUTURE_FIELD
     wire = RpcResponse([b"\x0a" + bytes([len(raw) & 0x7F | 0x80, len(raw) >> 7]) + raw])
     parsed = CODEC.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
     inputs = [{**parsed.settings["input"][0], "name": "image"}]
     renamed = ModelConfig("m", {**parsed.settings, "name": "m", "input": inputs}, parsed.message)
     response = CODEC.build_response(renamed, ParsedRequest(ModelConfigRequest("m")))
-    assert FUTURE in bytes(join_parts(response.message))
+    assert FUTURE_FIELD in bytes(join_parts(response.message))
     actual = build_response_message(
         renamed, ParsedRequest(ModelConfigRequest("m")), service_pb2.ModelConfigResponse
     ).config

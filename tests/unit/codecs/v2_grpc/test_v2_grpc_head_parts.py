@@ -1,4 +1,4 @@
-"""Heads assembled from parts equal those of the protobuf runtime."""
+"""Heads assembled from parts equal the heads that the protobuf runtime writes."""
 
 from dataclasses import replace
 
@@ -26,19 +26,19 @@ CACHES = (
 )
 
 
-def plain(request: InferRequest) -> InferRequest:
+def without_nested_messages(request: InferRequest) -> InferRequest:
     """Return ``request`` without fields that are nested protobuf messages."""
     return replace(
         request,
         parameters=NO_PARAMETERS,
-        inputs=tuple(replace(each, parameters=NO_PARAMETERS) for each in request.inputs),
-        outputs=tuple(RequestedOutput(each.name) for each in request.outputs),
+        inputs=tuple(replace(tensor, parameters=NO_PARAMETERS) for tensor in request.inputs),
+        outputs=tuple(RequestedOutput(output.name) for output in request.outputs),
     )
 
 
 @given(infer_requests(frozenset(Datatype)))
 def test_request_heads_equal_the_runtimes_heads(message: InferRequest) -> None:
-    for request in (message, plain(message), plain(message)):
+    for request in (message, without_nested_messages(message), without_nested_messages(message)):
         head = infer_request._message_head(request)
         for tensor in request.inputs:
             head.raw_input_contents.append(bytes(tensor.data))
@@ -48,7 +48,7 @@ def test_request_heads_equal_the_runtimes_heads(message: InferRequest) -> None:
 
 @given(infer_responses(frozenset(Datatype)))
 def test_response_heads_equal_the_runtimes_heads(message: InferResponse) -> None:
-    outputs = tuple(replace(each, parameters=NO_PARAMETERS) for each in message.outputs)
+    outputs = tuple(replace(tensor, parameters=NO_PARAMETERS) for tensor in message.outputs)
     simple = replace(message, parameters=NO_PARAMETERS, outputs=outputs)
     for response in (message, simple, simple):
         head = infer_response._message_head(response)
@@ -69,7 +69,7 @@ def test_response_heads_equal_the_runtimes_heads(message: InferResponse) -> None
     ],
 )
 def test_unusual_messages_are_written_by_protobuf(request_: InferRequest) -> None:
-    infer_request.write_request(plain(request_))
+    infer_request.write_request(without_nested_messages(request_))
     head = infer_request._message_head(request_).SerializeToString(deterministic=True)
     assert bytes(join_parts(infer_request.write_request(request_))).startswith(head)
 

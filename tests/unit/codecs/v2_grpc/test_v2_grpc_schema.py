@@ -1,4 +1,4 @@
-"""The committed descriptor set is compiled from proto/, and coexists with tritonclient's."""
+"""The committed descriptor set is compiled from proto/, and coexists with that of tritonclient."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The sequence of a message is read from its own parameters."""
+"""The sequence of a request is read from the parameters of the request, not of its inputs."""
 
 from typing import Any
 
@@ -37,9 +37,9 @@ def test_a_sequence_id_of_each_type_is_read(size: int) -> None:
     assert sequence_of(message(size).SerializeToString()) is None
 
 
-@pytest.mark.parametrize("wrong", [{"bool_param": True}, {"double_param": 1.0}], ids=str)
-def test_sequence_ids_of_other_types_are_rejected(wrong: dict[str, Any]) -> None:
-    wire = RpcRequest(INFER, (message(1, **wrong).SerializeToString(),))
+@pytest.mark.parametrize("parameter", [{"bool_param": True}, {"double_param": 1.0}], ids=str)
+def test_sequence_ids_of_other_types_are_rejected(parameter: dict[str, Any]) -> None:
+    wire = RpcRequest(INFER, (message(1, **parameter).SerializeToString(),))
     for read in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with raises_kind(Kind.BAD_REQUEST, match="'sequence_id' must be an integer"):
             read(wire, DEFAULT_LIMITS)

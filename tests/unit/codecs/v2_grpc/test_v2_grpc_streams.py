@@ -36,7 +36,7 @@ def message(**parameters: bool) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def parsed(codec: V2Grpc, **parameters: bool) -> ParsedRequest:
+def parse(codec: V2Grpc, **parameters: bool) -> ParsedRequest:
     return codec.parse_request(RpcRequest(STREAM, (message(**parameters),)), DEFAULT_LIMITS)
 
 
@@ -73,22 +73,23 @@ def test_the_codec_supports_streaming() -> None:
 @pytest.mark.parametrize("is_last", [True, False])
 def test_responses_report_whether_they_are_final(is_last: bool) -> None:
     response = replace(RESPONSE, is_last=is_last)
-    sent = stream_message(TRITON.build_stream_response(response, parsed(TRITON))).infer_response
-    assert sent.parameters[FINAL].bool_param is is_last
-    assert sent.parameters["k"].int64_param == 1
-    assert (sent.model_name, sent.id, sent.raw_output_contents) == ("m", "i", [b"\7\0\0\0"])
+    wire = TRITON.build_stream_response(response, parse(TRITON))
+    result = stream_message(wire).infer_response
+    assert result.parameters[FINAL].bool_param is is_last
+    assert result.parameters["k"].int64_param == 1
+    assert (result.model_name, result.id, result.raw_output_contents) == ("m", "i", [b"\7\0\0\0"])
 
 
 def test_a_single_response_equals_a_unary_one() -> None:
-    request = parsed(PLAIN)
+    request = parse(PLAIN)
     assert PLAIN.build_stream_response(RESPONSE, request) == PLAIN.build_response(RESPONSE, request)
-    assert PLAIN.build_stream_end(parsed(PLAIN, triton_enable_empty_final_response=True)) is None
+    assert PLAIN.build_stream_end(parse(PLAIN, triton_enable_empty_final_response=True)) is None
 
 
 def test_the_final_response_is_marked_on_request() -> None:
-    assert TRITON.build_stream_end(parsed(TRITON)) is None
-    assert TRITON.build_stream_end(parsed(TRITON, triton_enable_empty_final_response=False)) is None
-    request = parsed(TRITON, triton_enable_empty_final_response=True, other=True)
+    assert TRITON.build_stream_end(parse(TRITON)) is None
+    assert TRITON.build_stream_end(parse(TRITON, triton_enable_empty_final_response=False)) is None
+    request = parse(TRITON, triton_enable_empty_final_response=True, other=True)
     assert request.operation.parameters == {"other": True}
     end = stream_message(TRITON.build_stream_end(request))
     assert end.error_message == ""
@@ -106,10 +107,11 @@ def test_a_unary_request_has_no_final_response_parameter() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_errors_are_sent_in_the_stream_or_end_it(kind: Kind) -> None:
     error = GatewayError(kind, "out of œufs \udcff")
-    sent_error = stream_message(TRITON.build_stream_error(error, RpcRequest(STREAM, (message(),))))
-    assert sent_error.error_message.startswith("out of œufs")
-    assert (sent_error.infer_response.model_name, sent_error.infer_response.id) == ("m", "i")
-    assert sent_error.infer_response.parameters[FINAL].bool_param is True
+    wire = TRITON.build_stream_error(error, RpcRequest(STREAM, (message(),)))
+    stream_error = stream_message(wire)
+    assert stream_error.error_message.startswith("out of œufs")
+    assert (stream_error.infer_response.model_name, stream_error.infer_response.id) == ("m", "i")
+    assert stream_error.infer_response.parameters[FINAL].bool_param is True
     with_header = RpcRequest(STREAM, (message(),), {"triton_grpc_error": "true"})
     for codec, wire in ((TRITON, with_header), (PLAIN, RpcRequest(STREAM))):
         assert codec.build_stream_error(error, wire) == codec.build_error(error)
@@ -129,7 +131,7 @@ def test_a_stream_request_equals_a_unary_one() -> None:
 
 
 @pytest.mark.parametrize("decoupled", [True, False, None])
-def test_a_model_with_one_response_gets_no_stream_request(
+def test_only_a_model_with_one_response_gets_no_stream_request(
     decoupled: bool | None,
 ) -> None:
     assert TRITON.streams_need_metadata(profiles.TRITON)
@@ -146,11 +148,11 @@ def test_tritons_stream_responses(final: bool | None) -> None:
     if final is not None:
         response.parameters[FINAL].bool_param = final
     response.parameters["k"].int64_param = 1
-    result = parse_message(pb.ModelStreamInferResponse(infer_response=response))
-    assert result.is_last is (final is True)
-    assert (result.model, result.version, result.id) == ("m", "1", "i")
-    assert result.parameters == {"k": 1}
-    assert [bytes(each.data) for each in result.outputs] == [b"\7\0\0\0"]
+    parsed = parse_message(pb.ModelStreamInferResponse(infer_response=response))
+    assert parsed.is_last is (final is True)
+    assert (parsed.model, parsed.version, parsed.id) == ("m", "1", "i")
+    assert parsed.parameters == {"k": 1}
+    assert [bytes(tensor.data) for tensor in parsed.outputs] == [b"\7\0\0\0"]
 
 
 def test_tritons_empty_final_response_is_not_a_response() -> None:
@@ -162,26 +164,26 @@ def test_tritons_empty_final_response_is_not_a_response() -> None:
 def test_an_empty_response_that_is_not_final_is_a_response() -> None:
     response = pb.ModelInferResponse(model_name="m", id="i")
     response.parameters[FINAL].bool_param = False
-    result = parse_message(pb.ModelStreamInferResponse(infer_response=response))
-    assert result == InferResponse("m", id="i")
+    parsed = parse_message(pb.ModelStreamInferResponse(infer_response=response))
+    assert parsed == InferResponse("m", id="i")
 
 
 def test_mlservers_responses_are_not_mistaken_for_errors() -> None:
-    result = parse_message(server_response())
-    assert (result.model, result.version, result.id, result.is_last) == ("m", "1", "i", False)
+    parsed = parse_message(server_response())
+    assert (parsed.model, parsed.version, parsed.id, parsed.is_last) == ("m", "1", "i", False)
     without_version = pb.ModelInferResponse(model_name="m", id="i")
     assert parse_message(without_version) == InferResponse("m", id="i")
 
 
-def test_a_backends_error() -> None:
+def test_errors_of_a_backend_are_parsed() -> None:
     text = "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
     for public, response, kind in (
         ("no œufs", None, Kind.BACKEND_ERROR),
         ("no œufs", pb.ModelInferResponse(id="i"), Kind.BACKEND_ERROR),
         (text, None, Kind.BAD_REQUEST),
     ):
-        sent = pb.ModelStreamInferResponse(error_message=public, infer_response=response)
-        error = error_of(RpcResponse((sent.SerializeToString(),)))
+        stream_response = pb.ModelStreamInferResponse(error_message=public, infer_response=response)
+        error = error_of(RpcResponse((stream_response.SerializeToString(),)))
         assert (error.kind, error.origin, error.public) == (kind, Origin.BACKEND, public)
     error = error_of(RpcResponse(code=5, details="gone"))
     assert (error.kind, error.public) == (Kind.NOT_FOUND, "gone")
@@ -199,7 +201,7 @@ def test_a_backends_error() -> None:
         b"\x12\x04\x2a\x02\x1a\x00\x32\x00",
     ],
 )
-def test_a_malformed_stream_response(data: bytes) -> None:
+def test_a_malformed_stream_response_is_garbage(data: bytes) -> None:
     assert error_of(RpcResponse((data,))).kind is Kind.BACKEND_GARBAGE
 
 

@@ -48,12 +48,12 @@ def contents_field(contents: bytes) -> bytes:
     return field_prefix(5, len(contents)) + contents
 
 
-def read(data: bytes) -> Tensor:
+def parse(data: bytes) -> Tensor:
     operation = CODEC.parse_request(RpcRequest(INFER, (data,)), DEFAULT_LIMITS).operation
     return operation.inputs[0]
 
 
-def refused(data: bytes, *mentions: str, kind: Kind = Kind.BAD_REQUEST) -> None:
+def assert_refused(data: bytes, *mentions: str, kind: Kind = Kind.BAD_REQUEST) -> None:
     """Check that the parser and the validation report the same error."""
     wire = RpcRequest(INFER, (data,))
     with pytest.raises(GatewayError) as invalid:
@@ -84,7 +84,7 @@ def test_more_elements_than_the_shape_has_are_not_converted(
 ) -> None:
     data = message(contents_field(contents), datatype=datatype)
     # elements are counted with a mask, which takes memory
-    assert peak_bytes(lambda: refused(data, "'X'", expected)) < 2.5 * len(data)
+    assert peak_bytes(lambda: assert_refused(data, "'X'", expected)) < 2.5 * len(data)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_more_elements_than_the_shape_has_are_not_converted(
 )
 def test_the_error_for_a_truncated_element_names_the_tensor(contents: bytes, datatype: str) -> None:
     data = message(contents_field(contents), datatype=datatype, shape=2)
-    refused(data, "tensor 'X': ", "is cut short")
+    assert_refused(data, "tensor 'X': ", "is cut short")
 
 
 def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(infer_request, "ModelInferRequest", RecordingMessage)
     contents = field_prefix(6, 400_000) + bytes(400_000)
-    tensor_data = read(message(contents_field(contents), shape=100_000, datatype="FP32")).data
+    tensor_data = parse(message(contents_field(contents), shape=100_000, datatype="FP32")).data
     assert len(tensor_data) == 400_000
     assert lengths
     assert max(lengths) < 100
@@ -116,29 +116,29 @@ def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.Monk
 
 def test_typed_floats_are_not_copied() -> None:
     data = message(contents_field(field_prefix(6, 8) + bytes(8)), shape=2, datatype="FP32")
-    view = read(data).data
+    view = parse(data).data
     assert view.obj is data
 
 
-MANY = MAX_FIELDS + 1
+TOO_MANY_FIELDS = MAX_FIELDS + 1
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
     "data",
     [
-        message(b"\x22\x00" * MANY),
-        message(b"\x0a\x00" * MANY),
-        message(b"\x18\x01" * MANY),
-        message(b"\x78\x00" * MANY),
-        message(b"\x2a\x00" * MANY),
-        message(contents_field(b"\x18\x01" * MANY)),
-        message(contents_field(b"\x78\x00" * MANY)),
-        message(contents_field(b"\x78\x00" * MANY), datatype="BYTES"),
-        message(b"") + field_prefix(6, 2 * MANY) + b"\x12\x00" * MANY,
-        message(b"\x22\x00" * (MANY // 2))
-        + field_prefix(6, MANY + 1)
-        + b"\x12\x00" * (MANY // 2 + 1),
+        message(b"\x22\x00" * TOO_MANY_FIELDS),
+        message(b"\x0a\x00" * TOO_MANY_FIELDS),
+        message(b"\x18\x01" * TOO_MANY_FIELDS),
+        message(b"\x78\x00" * TOO_MANY_FIELDS),
+        message(b"\x2a\x00" * TOO_MANY_FIELDS),
+        message(contents_field(b"\x18\x01" * TOO_MANY_FIELDS)),
+        message(contents_field(b"\x78\x00" * TOO_MANY_FIELDS)),
+        message(contents_field(b"\x78\x00" * TOO_MANY_FIELDS), datatype="BYTES"),
+        message(b"") + field_prefix(6, 2 * TOO_MANY_FIELDS) + b"\x12\x00" * TOO_MANY_FIELDS,
+        message(b"\x22\x00" * (TOO_MANY_FIELDS // 2))
+        + field_prefix(6, TOO_MANY_FIELDS + 1)
+        + b"\x12\x00" * (TOO_MANY_FIELDS // 2 + 1),
     ],
     ids=[
         "parameters",
@@ -154,21 +154,21 @@ MANY = MAX_FIELDS + 1
     ],
 )
 def test_fields_inside_fields_are_counted_over_the_message(data: bytes) -> None:
-    refused(data, f"more than {MAX_FIELDS} nested fields")
+    assert_refused(data, f"more than {MAX_FIELDS} nested fields")
 
 
 def test_many_dimensions_never_reach_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(infer_request, "ModelInferRequest", None)
-    refused(message(field_prefix(3, 641) + b"\1" * 641), "tensor 0 has over 64 dimensions")
+    assert_refused(message(field_prefix(3, 641) + b"\1" * 641), "tensor 0 has over 64 dimensions")
 
 
 def test_names_shapes_and_parameters_are_limited_but_not_tensors() -> None:
     request = pb.ModelInferRequest(model_name="m")
     request.parameters["p"].string_param = "x" * (MAX_HEAD_BYTES + 1)
-    refused(request.SerializeToString(), str(MAX_HEAD_BYTES), kind=Kind.TOO_LARGE)
+    assert_refused(request.SerializeToString(), str(MAX_HEAD_BYTES), kind=Kind.TOO_LARGE)
     size = MAX_HEAD_BYTES + MIB
     contents = field_prefix(6, size) + bytes(size)
-    tensor_data = read(message(contents_field(contents), shape=size // 4, datatype="FP32")).data
+    tensor_data = parse(message(contents_field(contents), shape=size // 4, datatype="FP32")).data
     assert len(tensor_data) == size
 
 
@@ -184,7 +184,7 @@ def test_bytes_elements_are_limited_over_all_tensors(
             request.raw_input_contents.append(pack_bytes([b""] * 5))
         else:
             input_tensor.contents.bytes_contents.extend([b""] * 5)
-    refused(request.SerializeToString(), "'Z'", "10", kind=Kind.TOO_LARGE)
+    assert_refused(request.SerializeToString(), "'Z'", "10", kind=Kind.TOO_LARGE)
 
 
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ServerLive", "RepositoryIndex"])
@@ -212,7 +212,7 @@ def test_a_response_with_more_elements_than_the_shape_is_refused() -> None:
     ("datatype", "element"),
     [
         ("BYTES", b"B\0"),
-        *[(name, each) for name in ("BOOL", "INT8", "INT64") for each in (b"\1", b"\xff\0\1")],
+        *[(name, tail) for name in ("BOOL", "INT8", "INT64") for tail in (b"\1", b"\xff\0\1")],
     ],
 )
 def test_typed_elements_take_up_to_eight_times_their_bytes(datatype: str, element: bytes) -> None:
@@ -224,7 +224,7 @@ def test_typed_elements_take_up_to_eight_times_their_bytes(datatype: str, elemen
     data = message(contents_field(elements), shape=count, datatype=datatype)
 
     def check() -> None:
-        assert read(data)
+        assert parse(data)
 
     assert peak_bytes(check) < 8.5 * len(data) + MIB
 
@@ -251,9 +251,9 @@ def test_integers_in_every_encoding(data: st.DataObject, datatype: Datatype) -> 
     assert list(getattr(contents, form.field)) == expected
     array = np.array(expected, dtype=form.dtype).astype(NUMPY_DTYPES[datatype])
     if array.tolist() == expected:
-        assert bytes(read(wire).data) == array.tobytes()
+        assert bytes(parse(wire).data) == array.tobytes()
     else:
-        refused(wire, f"out of range for {datatype.value}")
+        assert_refused(wire, f"out of range for {datatype.value}")
 
 
 def unpacked(number: int, packed: bytes) -> bytes:
@@ -273,7 +273,7 @@ def test_bytes_in_any_pieces(lists: list[list[bytes]]) -> None:
     ]
     expected = [element for piece in lists for element in piece]
     wire = message(b"".join(pieces), shape=len(expected), datatype="BYTES")
-    assert bytes(read(wire).data) == pack_bytes(expected)
+    assert bytes(parse(wire).data) == pack_bytes(expected)
 
 
 @pytest.mark.parametrize("count", [1, varints._SLICE, 3 * varints._SLICE + 1])
@@ -329,10 +329,10 @@ def test_the_typed_reader_accepts_what_the_runtime_accepts(
     except DecodeError:
         expected = None
     expected_values = list(getattr(expected, form.field)) if expected else []
-    piece = typed_contents.TypedContents((memoryview(contents),), FieldBudget(100))
+    typed = typed_contents.TypedContents((memoryview(contents),), FieldBudget(100))
     try:
-        has_elements = piece.has_elements()
-        data = typed_contents.read_contents("X", datatype, len(expected_values), piece)
+        has_elements = typed.has_elements()
+        data = typed_contents.read_contents("X", datatype, len(expected_values), typed)
     except MalformedMessageError as error:
         # This reader rejects groups and six-byte lengths, as protobuf's other parsers do.
         message_text = str(error)

@@ -1,4 +1,4 @@
-"""A lookup of a validated head gives the result of the full check, for any message."""
+"""The cache of validated heads gives the same results as the full check, and is bounded."""
 
 import itertools
 import sys
@@ -81,21 +81,20 @@ SLOW = UncachedCodec()
 
 
 def fields_of(message: Sequence[Any]) -> Any:
-    """Return the contents of a message's fields by number, or its error. Of a repeated name, id or
-    version, only the last value is returned.
-    """
+    """Return the contents of the fields of ``message`` by number, or the text of an error. Of a
+    repeated name, id or version, only the last value is returned."""
     data = bytes(join_parts(message))
-    result: dict[int, list[bytes]] = {}
+    contents: dict[int, list[bytes]] = {}
     try:
         for field in scan_fields(data, len(data)):
             value = data[field.value_start : field.end]
             if field.number > 3:
-                result.setdefault(field.number, []).append(value)
+                contents.setdefault(field.number, []).append(value)
             elif value:
-                result[field.number] = [value]
+                contents[field.number] = [value]
     except MalformedMessageError as error:
         return str(error)
-    return result
+    return contents
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -112,16 +111,16 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def request_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
-    """Return everything that ``codec`` does with a request, including its pass-through."""
+    """Return the outcomes of the codec's steps for a request, including pass-through."""
 
     def new_wire() -> RpcRequest:
         return RpcRequest(INFER, (message,))
 
     wire = new_wire()
     summary = outcome(codec.summarize, wire)
-    checked = outcome(codec.validate, wire, limits)
+    validated = outcome(codec.validate, wire, limits)
     parsed = outcome(lambda: codec.parse_request(new_wire(), limits).operation)
-    steps = [summary, checked, parsed, outcome(codec.sequence_of, new_wire(), limits)]
+    outcomes = [summary, validated, parsed, outcome(codec.sequence_of, new_wire(), limits)]
     requests = [new_wire()]
     if not isinstance(parsed, tuple):
         requests.append(codec.validate(wire, limits))
@@ -130,32 +129,32 @@ def request_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]
         ("other", "9"),
         ("o", ""),
     )
-    for each, profile, (model, version) in itertools.product(requests, (GENERIC, TRITON), names):
-        steps.append(outcome(codec.rewrite_request, each, model, version, profile))
-    steps.append(outcome(codec.sequence_of, requests[-1], limits))
-    return steps
+    for sent, profile, (model, version) in itertools.product(requests, (GENERIC, TRITON), names):
+        outcomes.append(outcome(codec.rewrite_request, sent, model, version, profile))
+    outcomes.append(outcome(codec.sequence_of, requests[-1], limits))
+    return outcomes
 
 
 def response_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
     wire = RpcResponse((message,))
-    steps = [outcome(codec.parse_response, wire, REQUEST, limits)]
+    outcomes = [outcome(codec.parse_response, wire, REQUEST, limits)]
     requests = [
         codec.build_request(replace(REQUEST, id=request_id), GENERIC) for request_id in ("id", "")
     ]
     for operation, names in itertools.product(requests, (("", ""), ("mine", "7"), ("mine", ""))):
-        steps.append(outcome(codec.rewrite_response, wire, operation, *names, limits))
-    return steps
+        outcomes.append(outcome(codec.rewrite_response, wire, operation, *names, limits))
+    return outcomes
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        pytest.param(each, marks=[pytest.mark.no_cover] if len(each) > 10_000 else [])
-        for each in REQUESTS
+        pytest.param(message, marks=[pytest.mark.no_cover] if len(message) > 10_000 else [])
+        for message in REQUESTS
     ],
 )
 @both_limits
-def test_requests_of_vectors(message: bytes, limits: Limits) -> None:
+def test_requests_of_vectors_have_the_same_outcomes(message: bytes, limits: Limits) -> None:
     expected = request_outcomes(SLOW, message, limits)
     for _ in range(3):  # the second round fills the cache
         assert request_outcomes(FAST, message, limits) == expected
@@ -163,7 +162,7 @@ def test_requests_of_vectors(message: bytes, limits: Limits) -> None:
 
 @pytest.mark.parametrize("message", RESPONSES)
 @both_limits
-def test_responses_of_vectors(message: bytes, limits: Limits) -> None:
+def test_responses_of_vectors_have_the_same_outcomes(message: bytes, limits: Limits) -> None:
     expected = response_outcomes(SLOW, message, limits)
     for _ in range(3):
         assert response_outcomes(FAST, message, limits) == expected
@@ -278,7 +277,7 @@ def test_messages_in_parts_and_views() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        field_prefix(3, 1) + b"a" + field_prefix(3, 1) + b"b",  # protobuf uses the last
+        field_prefix(3, 1) + b"a" + field_prefix(3, 1) + b"b",  # protobuf uses the last id
         field_prefix(3, 1) + b"\xff",
         b"\x8a\x00" + b"\1m",  # a tag of two bytes
         b"\x0a\x81\x80\x80\x80\x80\x00m",
@@ -355,11 +354,11 @@ def cached_bytes(fields: dict[str, Any], count: int, *, validates: bool = True) 
     before = package_size("codecs", codec)
     for number in range(count):
         message = pb.ModelInferRequest(model_name=f"m{number}", **fields).SerializeToString()
-        assert split_message(message, 7), "too long for the cache"
+        assert split_message(message, 7), "the head is too long for the cache"
         for _ in range(3):
             wire = RpcRequest(INFER, (message,))
-            checked = codec.validate(wire, LIMITS) if validates else wire
-            codec.rewrite_request(checked, "other", "9", GENERIC)
+            forwarded = codec.validate(wire, LIMITS) if validates else wire
+            codec.rewrite_request(forwarded, "other", "9", GENERIC)
     return package_size("codecs", codec) - before
 
 
@@ -384,7 +383,7 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def test_a_message_with_a_long_id_gets_the_full_check() -> None:
-    """The ID would be decoded before the access check."""
+    """Splitting the message would decode the ID before the access check."""
     for size, is_split in ((MAX_CACHED_HEAD, True), (MAX_CACHED_HEAD + 1, False)):
         message = pb.ModelInferRequest(model_name="m", id="i" * size)
         assert (split_message(message.SerializeToString(), 7) is not None) is is_split
@@ -419,7 +418,7 @@ def test_heads_in_use_stay_cached_and_others_are_evicted() -> None:
 
 
 @given(
-    st.sampled_from([(7, each) for each in REQUESTS] + [(6, each) for each in RESPONSES]),
+    st.sampled_from([(7, data) for data in REQUESTS] + [(6, data) for data in RESPONSES]),
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
 )
 def test_a_known_layout_gives_the_same_split(
@@ -436,8 +435,8 @@ def test_a_known_layout_gives_the_same_split(
     other = bytearray(message)
     for position, byte in changes:
         other[position % len(other)] = byte
-    result = layouts.split(bytes(other))
-    assert result is None or result == split_message(bytes(other), raw_field)
+    other_split = layouts.split(bytes(other))
+    assert other_split is None or other_split == split_message(bytes(other), raw_field)
 
 
 def test_a_known_layout_accepts_another_id_and_other_data() -> None:

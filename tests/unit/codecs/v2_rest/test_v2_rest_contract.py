@@ -1,4 +1,4 @@
-"""The codec contract, and round trips of canonical messages."""
+"""The V2 REST codec: contract checks, round trips of inferences, and corrupted messages."""
 
 import math
 from functools import partial
@@ -46,7 +46,7 @@ def test_contract_with_options() -> None:
     check_codec(PLUGIN, options={"non_finite": "null", "compress_min": 0})
 
 
-def test_unknown_option_value() -> None:
+def test_an_invalid_option_is_refused() -> None:
     with pytest.raises(ValueError, match="non_finite is 'loud'"):
         PLUGIN.create({"non_finite": "loud"})
 
@@ -134,7 +134,9 @@ def test_corrupted_requests(request: InferRequest, profile: Profile, data: st.Da
     ),
     st.binary(max_size=40),
 )
-def test_any_request(method: str, path: str, headers: dict[str, str], data: bytes) -> None:
+def test_any_request_is_parsed_or_refused(
+    method: str, path: str, headers: dict[str, str], data: bytes
+) -> None:
     wire = HttpRequest(method, path, "", headers, [data])
     check_agreement(wire)
     error = error_of(lambda: CODEC.summarize(wire))
@@ -176,7 +178,7 @@ def test_corrupted_responses(response: InferResponse, binary: bool, data: st.Dat
 
 @settings(deadline=None)
 @given(st.integers(100, 599), st.binary(max_size=60))
-def test_every_response_to_every_operation(status: int, data: bytes) -> None:
+def test_any_response_is_parsed_or_refused(status: int, data: bytes) -> None:
     wire = HttpResponse(status, {}, [data])
     for operation in (InferRequest("m"), *(kind() for kind in SERVER_OPERATIONS)):
         error = error_of(partial(CODEC.parse_response, wire, operation, DEFAULT_LIMITS))

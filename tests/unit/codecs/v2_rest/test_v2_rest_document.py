@@ -1,10 +1,10 @@
-"""JSON documents: nesting, repeated names, parameters, types of fields."""
+"""The JSON documents of V2 REST: nesting, repeated names, parameters, field types and limits."""
 
 import json
 from contextlib import suppress
 
 import pytest
-from v2_rest_kit import CODEC, ok, one, parse, post, read_response, refused
+from v2_rest_kit import CODEC, infer, ok, parse, post, read_response, refused
 
 from gateway_errors import raises_kind
 from infergate.codecs.json_tensors.json_document import (
@@ -37,7 +37,8 @@ def nested(levels: int) -> str:
 def test_the_nesting_limit_is_a_hundred(padding: str) -> None:
     # the object, inputs and the tensor add three levels
     def wire(levels: int) -> str:
-        return one("INT8", [1], nested(levels)).body[0].decode()[:-1] + f',"pad":"{padding}"}}'
+        text = infer("INT8", [1], nested(levels)).body[0].decode()
+        return f'{text[:-1]},"pad":"{padding}"}}'
 
     assert parse(post(wire(97))).inputs[0].data == b"\x01"
     refused(post(wire(98)), "100 levels")
@@ -45,9 +46,9 @@ def test_the_nesting_limit_is_a_hundred(padding: str) -> None:
 
 def test_brackets_side_by_side_or_in_strings_are_not_nested() -> None:
     data = "[" + ",".join(["[1]"] * 500) + "]"
-    assert len(parse(one("INT8", [500], data)).inputs[0].data) == 500
+    assert len(parse(infer("INT8", [500], data)).inputs[0].data) == 500
     text = '["' + "[{" * 200 + '"]'
-    assert parse(one("BYTES", [1], text)).inputs[0].numpy().tolist() == [b"[{" * 200]
+    assert parse(infer("BYTES", [1], text)).inputs[0].numpy().tolist() == [b"[{" * 200]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_long_server_responses_are_rejected(operation: Operation, body: str) -> 
         ('{"x":OTHER,"inputs":[],"parameters":{"o":[{"a":1,"a":2}]}}', "parameters.o"),
     ],
 )
-def test_a_duplicate_name(text: str, owner: str, other: str) -> None:
+def test_a_duplicate_name_is_refused(text: str, owner: str, other: str) -> None:
     refused(post(text.replace("OTHER", other)), owner, "twice")
 
 
@@ -206,30 +207,30 @@ def test_integers_of_any_size_in_parameters() -> None:
     refused(post('{"inputs":[],"parameters":{"big":1e999}}'), "parameters.big")
 
 
-@pytest.mark.parametrize("wrong", ["1", "1.5", "true", '"a"', "[]", "{}", "NaN"])
-def test_fields_of_the_wrong_type(wrong: str) -> None:
-    if wrong != "[]":
-        refused(post(f'{{"inputs":{wrong}}}'), "inputs must be an array")
-        refused(post(f'{{"inputs":[],"outputs":{wrong}}}'), "outputs must be an array")
-    if wrong != "{}":
-        refused(post(f'{{"inputs":[{wrong}]}}'), "inputs[0] must be an object")
-        refused(post(f'{{"inputs":[],"outputs":[{wrong}]}}'), "outputs[0] must be an object")
-        refused(post(f'{{"inputs":[],"parameters":{wrong}}}'), "parameters must be an object")
-    if wrong != '"a"':
-        refused(post(f'{{"inputs":[],"id":{wrong}}}'), "id must be a string")
-        refused(post(f'{{"inputs":[],"outputs":[{{"name":{wrong}}}]}}'), "outputs[0].name")
-        bad = TENSOR.replace('"INT8"', wrong)
-        refused(post(f'{{"inputs":[{bad}]}}'), "inputs[0].datatype")
+@pytest.mark.parametrize("value", ["1", "1.5", "true", '"a"', "[]", "{}", "NaN"])
+def test_fields_of_the_wrong_type(value: str) -> None:
+    if value != "[]":
+        refused(post(f'{{"inputs":{value}}}'), "inputs must be an array")
+        refused(post(f'{{"inputs":[],"outputs":{value}}}'), "outputs must be an array")
+    if value != "{}":
+        refused(post(f'{{"inputs":[{value}]}}'), "inputs[0] must be an object")
+        refused(post(f'{{"inputs":[],"outputs":[{value}]}}'), "outputs[0] must be an object")
+        refused(post(f'{{"inputs":[],"parameters":{value}}}'), "parameters must be an object")
+    if value != '"a"':
+        refused(post(f'{{"inputs":[],"id":{value}}}'), "id must be a string")
+        refused(post(f'{{"inputs":[],"outputs":[{{"name":{value}}}]}}'), "outputs[0].name")
+        tensor = TENSOR.replace('"INT8"', value)
+        refused(post(f'{{"inputs":[{tensor}]}}'), "inputs[0].datatype")
 
 
 @pytest.mark.parametrize("field", ["name", "datatype", "shape"])
 def test_missing_fields(field: str) -> None:
-    bad = TENSOR.replace(f'"{field}"', '"other"')
-    refused(post(f'{{"inputs":[{bad}]}}'), f"inputs[0].{field} is missing")
-    refused(post(f'{{"inputs":[{TENSOR},{bad}]}}'), f"inputs[1].{field} is missing")
+    tensor = TENSOR.replace(f'"{field}"', '"other"')
+    refused(post(f'{{"inputs":[{tensor}]}}'), f"inputs[0].{field} is missing")
+    refused(post(f'{{"inputs":[{TENSOR},{tensor}]}}'), f"inputs[1].{field} is missing")
 
 
-def test_limits() -> None:
+def test_the_limits_apply() -> None:
     many = '{"inputs":[' + ",".join(TENSOR.replace("X", f"X{i}") for i in range(3)) + "]}"
     outputs = '{"inputs":[],"outputs":[{"name":"a"},{"name":"b"},{"name":"c"}]}'
     for text, limits, kind, expected in (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from v2_rest_kit import CODEC, body, ok, one, parse_one, post, read_response, refused, respond
+from v2_rest_kit import CODEC, body, infer, ok, parse_one, post, read_response, refused, respond
 
 from gateway_errors import raises_kind
 from infergate.codecs.base import ParsedRequest
@@ -55,9 +55,9 @@ def test_integer_bounds(datatype: Datatype, slow: bool) -> None:
 )
 def test_float_bounds(datatype: str, max_value: str, too_large: str) -> None:
     assert math.isfinite(float(parse_one(datatype, [1], f"[{max_value}]").numpy()[0]))
-    error = refused(one(datatype, [3], f"[0,{max_value},{too_large}]"))
+    error = refused(infer(datatype, [3], f"[0,{max_value},{too_large}]"))
     assert "element 2" in error.public or "invalid JSON" in error.public
-    refused(one(datatype, [3], f"[NaN,{max_value},-{too_large}]"))
+    refused(infer(datatype, [3], f"[NaN,{max_value},-{too_large}]"))
 
 
 @settings(deadline=None)
@@ -82,22 +82,22 @@ def nearest_bf16(value: float) -> float:
     return math.copysign(float(rounded), value)
 
 
-def test_specials_mixed_with_numbers() -> None:
+def test_non_finite_values_among_numbers() -> None:
     data = '[1,"NaN",NaN,-Infinity,"Infinity",2.5,null]'
     for datatype in ("FP16", "FP32", "FP64", "BF16"):
         values = parse_one(datatype, [7], data).numpy().tolist()
         assert str(values) == "[1.0, nan, nan, -inf, inf, 2.5, nan]"
-    refused(one("FP32", [1], '["nan"]'), "element 0", "a string")
-    refused(one("BYTES", [1], "[NaN]"), "element 0", "a number")
-    refused(one("BOOL", [1], "[NaN]"), "a number")
+    refused(infer("FP32", [1], '["nan"]'), "element 0", "a string")
+    refused(infer("BYTES", [1], "[NaN]"), "element 0", "a number")
+    refused(infer("BOOL", [1], "[NaN]"), "a number")
     for datatype in ("INT32", "BOOL", "BYTES"):
-        refused(one(datatype, [1], "[null]"), "element 0", "null")
+        refused(infer(datatype, [1], "[null]"), "element 0", "null")
 
 
 @pytest.mark.parametrize("data", ["[true]", '["1"]', "[{}]"])
 def test_no_value_is_coerced_to_a_number(data: str) -> None:
-    refused(one("FP32", [1], data), "'X'", "element 0")
-    refused(one("INT32", [1], data), "'X'", "element 0")
+    refused(infer("FP32", [1], data), "'X'", "element 0")
+    refused(infer("INT32", [1], data), "'X'", "element 0")
 
 
 def test_bytes_and_booleans() -> None:
@@ -106,17 +106,17 @@ def test_bytes_and_booleans() -> None:
         ["é".encode()],
     ]
     assert parse_one("BOOL", [2], "[true,[false]]").numpy().tolist() == [True, False]
-    refused(one("BYTES", [1], "[[1]]"), "BYTES takes strings", "1")
-    refused(one("BYTES", [1], "[[[{}]]]"), "an object")
+    refused(infer("BYTES", [1], "[[1]]"), "BYTES takes strings", "1")
+    refused(infer("BYTES", [1], "[[[{}]]]"), "an object")
 
 
 def test_data_that_is_not_an_array() -> None:
-    refused(one("FP32", [1], '{"a":1}'), "an object")
-    refused(one("BYTES", [2], '"a"'), "a string")
-    refused(one("FP32", [1], '"NaN"'), "a string")
+    refused(infer("FP32", [1], '{"a":1}'), "an object")
+    refused(infer("BYTES", [2], '"a"'), "a string")
+    refused(infer("FP32", [1], '"NaN"'), "a string")
     for shape in ([], [1]):
         assert parse_one("BYTES", shape, '"a"').numpy().item() == b"a"
-    refused(one("FP32", [], "[]"), "1 elements", "holds 0")
+    refused(infer("FP32", [], "[]"), "1 elements", "holds 0")
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_arrays_among_elements_keep_their_order() -> None:
     assert b"".join(strings) == b"abcdefgh"
     assert parse_one("BOOL", [3, 0], "[[],[],[]]").data == b""
     with_nan = data.replace('"a"', '"a",NaN')
-    refused(one("BYTES", [9], with_nan), "element 1 is a number")
-    refused(one("BYTES", [7], data), "holds more")
-    refused(one("BYTES", [9], data), "holds 8")
+    refused(infer("BYTES", [9], with_nan), "element 1 is a number")
+    refused(infer("BYTES", [7], data), "holds more")
+    refused(infer("BYTES", [9], data), "holds 8")
 
 
 def write_data(tensor: Tensor, non_finite: str = "literal") -> bytes:
@@ -209,8 +209,8 @@ def test_a_tensor_with_bytes_that_are_not_utf8_is_written_as_base64() -> None:
     ("element", "expected"),
     [
         (b"", '[""]'),
-        (b"/w==", '["/w=="]'),  # MLServer's mark over gRPC
-        (b"no base64", '["bm8gYmFzZTY0"]'),  # rest-proxy's mark
+        (b"/w==", '["/w=="]'),  # as MLServer sends over gRPC
+        (b"no base64", '["bm8gYmFzZTY0"]'),  # as rest-proxy sends
     ],
 )
 def test_the_base64_mark_matches_the_json_data(element: bytes, expected: str) -> None:

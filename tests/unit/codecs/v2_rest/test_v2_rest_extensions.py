@@ -74,9 +74,9 @@ def response_document(response: Response, operation: Operation) -> Any:
         (get("/v2/trace/setting"), TraceSettingsRequest()),
         (get("/v2/models/m/trace/setting"), TraceSettingsRequest("m")),
     ],
-    ids=lambda each: f"{each.method} {each.path}" if isinstance(each, HttpRequest) else "",
+    ids=lambda value: f"{value.method} {value.path}" if isinstance(value, HttpRequest) else "",
 )
-def test_requests(wire: HttpRequest, operation: Operation) -> None:
+def test_requests_are_parsed(wire: HttpRequest, operation: Operation) -> None:
     assert parse(wire) == operation
 
 
@@ -111,7 +111,7 @@ def test_requests(wire: HttpRequest, operation: Operation) -> None:
         (post("", "/v2/repository/models//load"), "no such path", Kind.NOT_FOUND),
     ],
 )
-def test_wrong_requests_are_refused(wire: HttpRequest, expected: str, kind: Kind) -> None:
+def test_invalid_requests_are_refused(wire: HttpRequest, expected: str, kind: Kind) -> None:
     refused(wire, expected, kind=kind)
 
 
@@ -183,8 +183,8 @@ def test_values_that_json_cannot_hold_are_refused() -> None:
             CODEC.build_response(response, ParsedRequest(ModelConfigRequest("m")))
 
 
-def test_responses_of_servers() -> None:
-    for text in ("", "{}", '{"name":"m","load":true}'):  # Triton, MLServer; KServe
+def test_responses_of_servers_are_parsed() -> None:
+    for text in ("", "{}", '{"name":"m","load":true}'):  # Triton, MLServer, KServe
         assert parse_response(text, ModelLoadRequest("m")) == Acknowledgement()
     assert parse_response("{}", ModelStatisticsRequest()) == ModelStatistics()
 
@@ -200,12 +200,12 @@ def test_responses_of_servers() -> None:
         ("[]", LogSettingsRequest()),
     ],
 )
-def test_malformed_responses_of_servers(text: str, operation: Operation) -> None:
+def test_malformed_responses_of_servers_are_refused(text: str, operation: Operation) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE):
         parse_response(text, operation)
 
 
-def test_responses_to_clients() -> None:
+def test_responses_to_clients_are_built() -> None:
     load = ModelLoadRequest("m")
     assert CODEC.build_response(Acknowledgement(), ParsedRequest(load)) == HttpResponse(200)
     config = ModelConfig("m", {"name": "other", "max_batch_size": 8}, b"\x0a\x01x")

@@ -29,15 +29,15 @@ def request_for(request_id: str, members: str = "") -> HttpRequest:
     return CODEC.validate(post(f'{{"id":"{request_id}","inputs":[]{members}}}'), DEFAULT_LIMITS)
 
 
-def test_a_checked_request_is_pickled_without_the_state_of_its_codec() -> None:
-    checked = request_for("7", ',"parameters":{"sequence_id":3}')
-    checked.codec_state = lambda: None  # cannot be pickled
-    copied = pickle.loads(pickle.dumps(checked))
-    assert copied == checked
-    assert type(copied) is type(checked)
+def test_a_validated_request_is_pickled_without_the_codec_state() -> None:
+    validated = request_for("7", ',"parameters":{"sequence_id":3}')
+    validated.codec_state = lambda: None  # cannot be pickled
+    copied = pickle.loads(pickle.dumps(validated))
+    assert copied == validated
+    assert type(copied) is type(validated)
     assert copied.codec_state is None
     response = ok('{"model_name":"m","outputs":[]}')
-    assert rewrite(response, request=copied) == rewrite(response, request=checked)
+    assert rewrite(response, request=copied) == rewrite(response, request=validated)
 
 
 def test_a_rewritten_request_keeps_the_message_and_drops_connection_headers() -> None:
@@ -72,8 +72,8 @@ def is_forwarded(
 ) -> bool:
     headers = {"inference_header_content_length": head} if head else {}
     wire = post(text.encode() + data, **headers)
-    checked = CODEC.validate(wire, DEFAULT_LIMITS) if validate else wire
-    return CODEC.rewrite_request(checked, "a", "", profile) is not None
+    validated = CODEC.validate(wire, DEFAULT_LIMITS) if validate else wire
+    return CODEC.rewrite_request(validated, "a", "", profile) is not None
 
 
 def with_data(datatype: str, data: str) -> str:
@@ -111,8 +111,8 @@ def test_requests_with_shared_memory_are_not_passed_through() -> None:
         assert not is_forwarded(text, profile)
 
 
-BARE = with_data("BYTES", "").replace("[]", '"YQ=="')
-MARKED = with_data("BYTES", '"YQ=="').replace(
+DATA_WITHOUT_ARRAY = with_data("BYTES", "").replace("[]", '"YQ=="')
+MARKED_AS_BASE64 = with_data("BYTES", '"YQ=="').replace(
     '"data"', '"parameters":{"content_type":"base64"},"data"'
 )
 
@@ -125,8 +125,8 @@ MARKED = with_data("BYTES", '"YQ=="').replace(
         (with_data("FP32", "NaN"), []),
         (with_data("FP64", '"-Infinity"'), []),
         (with_data("FP32", "null"), []),
-        (BARE, []),
-        (MARKED, [MLSERVER]),
+        (DATA_WITHOUT_ARRAY, []),
+        (MARKED_AS_BASE64, [MLSERVER]),
     ],
 )
 def test_messages_that_servers_interpret_differently_are_translated(
@@ -177,7 +177,7 @@ def test_null_elsewhere_is_passed_through() -> None:
     assert is_forwarded('{"id":"null","inputs":[]}', TRITON)
 
 
-def test_an_unchecked_request_keeps_its_encoding() -> None:
+def test_a_request_that_is_not_validated_keeps_its_encoding() -> None:
     rewritten = CODEC.rewrite_request(post(b"...", content_encoding="gzip"), "a", "", TRITON)
     assert rewritten.headers == {"content-type": "application/json", "content-encoding": "gzip"}
 
@@ -245,8 +245,8 @@ def test_names_in_unusual_positions_are_found_by_parsing(text: str) -> None:
     assert document["outputs"] == [{"name": "Y", "datatype": "INT8", "shape": [1], "data": [1]}]
     unnamed = json.loads(body(rewrite(wire, "", "", request_for(""))))
     assert ("id" in unnamed, unnamed["model_name"]) == (False, "m")
-    unchecked = json.loads(body(rewrite(wire, "", "")))
-    assert (unchecked["id"], unchecked["model_name"]) == ("i", "m")
+    not_validated = json.loads(body(rewrite(wire, "", "")))
+    assert (not_validated["id"], not_validated["model_name"]) == ("i", "m")
 
 
 def test_a_duplicate_name_in_a_response_is_refused() -> None:
@@ -274,7 +274,7 @@ def test_the_response_id_is_the_clients_or_absent(
     document = json.loads(rewritten, object_pairs_hook=list)
     assert dict(document).get("id", "") == client_id
     assert len(document) == len(dict(document))
-    assert OUTPUTS.encode() in rewritten  # unchanged
+    assert OUTPUTS.encode() in rewritten
     if backend_id == '"mine"' == f'"{client_id}"':
         assert rewritten == text.encode()
     # a route without validation keeps the response unchanged
@@ -301,7 +301,7 @@ def test_bytes_that_are_not_utf8_are_written_as_in_a_translation() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", '"other":1,'], ids=["spliced", "parsed"])
-def test_binary_responses_keep_their_blobs(prefix: str) -> None:
+def test_binary_responses_keep_their_data(prefix: str) -> None:
     head = (
         f'{{{prefix}"model_name":"m","model_version":"1","outputs":[{{"name":"Y","datatype":"INT8",'
         '"shape":[2],"parameters":{"binary_data_size":2}}]}'

@@ -1,4 +1,4 @@
-"""Triton's generate extension, for clients and for servers."""
+"""Triton's generate extension and streamed inferences, for clients and for servers."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def parsed_request(
     wire = post(text, f"/v2/models/m/versions/7/{verb}")
     partial = CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert isinstance(partial, PartialInferRequest)
-    partial = pickle.loads(pickle.dumps(partial))  # long requests are completed in a helper
+    partial = pickle.loads(pickle.dumps(partial))  # helper processes receive a copy
     assert (partial.model, partial.version, partial.text_bytes) == ("m", "7", len(text))
     assert not CODEC.summarize(wire).can_pass_through
     return partial.complete(model)
@@ -123,7 +123,7 @@ def test_invalid_messages(body: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize("body", [{"sequence_id": 1.5}, {"parameters": {"sequence_id": True}}])
-def test_a_sequence_is_a_number_or_a_text(body: Any) -> None:
+def test_sequence_ids_of_other_types_are_refused(body: Any) -> None:
     with raises_kind(Kind.BAD_REQUEST, match="'sequence_id' must be an integer"):
         parsed_request(body)
 
@@ -153,7 +153,7 @@ def test_an_unknown_datatype() -> None:
         (6, (2, 3), (2, 3)),
     ],
 )
-def test_shapes(count: int, dimensions: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def test_resolved_shapes(count: int, dimensions: tuple[int, ...], shape: tuple[int, ...]) -> None:
     assert resolve_shape("t", count, dimensions) == shape
 
 
@@ -205,7 +205,7 @@ def test_a_single_element_is_not_a_list(tensor: Tensor, value: bytes) -> None:
     assert response_body(tensor) == b'{"model_name":"m","model_version":"1","y":%b}' % value
 
 
-def test_bytes_that_are_not_text() -> None:
+def test_bytes_that_are_not_text_are_refused() -> None:
     with raises_kind(Kind.UNSUPPORTED, match="out"):
         response_body(strings(b"\xff"))
 
@@ -314,9 +314,9 @@ def test_an_event_of_triton() -> None:
     response = response_from(body)
     assert (response.model, response.version, response.id) == ("m", "3", "i")
     assert response.parameters == {"Q": 1, "p": 0.5}
-    assert [(each.name, each.shape) for each in response.outputs] == [("out", (1,)), ("y", (2, 2))]
+    assert [(t.name, t.shape) for t in response.outputs] == [("out", (1,)), ("y", (2, 2))]
     selected = response_from(body, InferRequest("m", outputs=(RequestedOutput("y"),)))
-    assert [each.name for each in selected.outputs] == ["y"]
+    assert [tensor.name for tensor in selected.outputs] == ["y"]
 
 
 @pytest.mark.parametrize(
@@ -406,8 +406,8 @@ def test_the_stream_parameter_and_infer_stream_request_a_stream(
     assert parsed.wants_stream is streamed
     assert parsed.operation.parameters == remaining
     if verb == "infer":
-        checked = CODEC.validate(wire, DEFAULT_LIMITS)
-        assert (CODEC.rewrite_request(checked, "n", "", TRITON) is None) is streamed
+        validated = CODEC.validate(wire, DEFAULT_LIMITS)
+        assert (CODEC.rewrite_request(validated, "n", "", TRITON) is None) is streamed
 
 
 def test_a_streamed_response_is_always_json() -> None:

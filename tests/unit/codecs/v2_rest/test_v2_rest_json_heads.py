@@ -1,4 +1,4 @@
-"""A lookup of a message's cached JSON gives the result of the full check, for any message."""
+"""The cache of JSON heads gives the same results as the full check, and is bounded."""
 
 import math
 import pickle
@@ -101,18 +101,16 @@ def test_generated_and_corrupted_requests(
     headers = {"accept-encoding": "gzip"} if is_compressed else {}
     try:
         wire = SLOW.build_request(request, TRITON)
-        others = [
-            SLOW.build_request(replace(request, id=each), TRITON) for each in (request_id, "")
-        ]
+        others = [SLOW.build_request(replace(request, id=id_), TRITON) for id_ in (request_id, "")]
     except GatewayError:  # parameters that JSON cannot express
         return
-    for each in (wire, *others):
-        each.path, each.headers = PATH, {**each.headers, **headers}
+    for message in (wire, *others):
+        message.path, message.headers = PATH, {**message.headers, **headers}
         for limits in (LIMITS, NARROW):
-            check_request(each, limits)
-        damaged = data.draw(corrupted_bytes(bytes(join_parts(each.body))))
-        check_request(replace(each, body=(damaged,)))
-        check_request(each)
+            check_request(message, limits)
+        damaged = data.draw(corrupted_bytes(bytes(join_parts(message.body))))
+        check_request(replace(message, body=(damaged,)))
+        check_request(message)
 
 
 @given(infer_responses(), texts(), st.data())
@@ -122,8 +120,8 @@ def test_generated_and_corrupted_responses(
     parsed = ParsedRequest(InferRequest("m"), ResponseFormat({}, True, ""))
     try:
         messages = [
-            SLOW.build_response(each, parsed)
-            for each in (response, replace(response, id=response_id), replace(response, id=""))
+            SLOW.build_response(message, parsed)
+            for message in (response, replace(response, id=response_id), replace(response, id=""))
         ]
     except GatewayError:
         return
@@ -193,11 +191,11 @@ def test_a_cached_response_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) 
 def test_data_that_does_not_match_a_cached_head_is_rejected(data: bytes) -> None:
     check_request(post(head(), DATA))
     check_response(ok(head('"model_name":"m",', OUTPUTS), DATA))
-    for result in (
+    for outcomes in (
         check_request(post(head(), data)),
         check_response(ok(head('"model_name":"m",', OUTPUTS), data))[:2],
     ):
-        assert all(type(each) is tuple for each in result), result
+        assert all(type(error) is tuple for error in outcomes), outcomes
 
 
 @pytest.mark.parametrize(
@@ -260,7 +258,7 @@ def test_hostile_length_headers(length: str) -> None:
         INPUTS.replace('"S"', '"X"'),
     ],
 )
-def test_other_heads(rest: str) -> None:
+def test_unusual_heads(rest: str) -> None:
     messages = [post(head(f'"id":"{number}",', rest), DATA) for number in (1, 2)]
     for wire in messages:
         check_request(wire)
@@ -269,8 +267,8 @@ def test_other_heads(rest: str) -> None:
 
 
 def test_a_response_without_a_model_name_has_the_requested_name() -> None:
-    result = check_response(ok(head('"id":"1",', OUTPUTS), DATA))
-    assert '"other"' not in result[0]
+    outcomes = check_response(ok(head('"id":"1",', OUTPUTS), DATA))
+    assert '"other"' not in outcomes[0]
 
 
 # ---- bounds
@@ -314,14 +312,14 @@ HEADS = {
 def test_a_flood_of_heads_stays_within_the_limit(rest: str) -> None:
     codec = V2RestCodec()
     size = len(head('"id":"",', rest)) + 30
-    assert size <= MAX_CACHED_HEAD, "too long for the cache"
+    assert size <= MAX_CACHED_HEAD, "the head is too long for the cache"
     count = 2 * math.ceil(MAX_WEIGHT / (1024 + BYTE_WEIGHT * size))
     before = package_size("codecs", codec)
     for number in range(count):
         text = head(f'"id":"1","parameters{number}":null,', rest)
         for _ in range(3):
             codec.parse_request(post(text, b""), LIMITS)
-    assert codec._request_heads._heads.entries._older, "a generation was filled"
+    assert codec._request_heads._heads.entries._older, "no generation of the cache was filled"
     assert package_size("codecs", codec) - before < MAX_WEIGHT
 
 
@@ -348,5 +346,5 @@ def test_a_pickled_codec_has_an_empty_cache() -> None:
 
 def test_an_entry_is_not_used_under_other_limits() -> None:
     check_request(post(head(), DATA))
-    result = check_request(post(head(), DATA), event_loop_limits(Limits(tensors=1)))
-    assert all("limit" in each[1] for each in result)
+    outcomes = check_request(post(head(), DATA), event_loop_limits(Limits(tensors=1)))
+    assert all("limit" in error[1] for error in outcomes)

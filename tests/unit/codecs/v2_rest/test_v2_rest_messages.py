@@ -1,4 +1,4 @@
-"""Paths, health, metadata, encodings, response formats, errors: one test per rule."""
+"""Messages of V2 REST: paths, health, metadata, encodings, formats, errors and estimates."""
 
 import functools
 import gzip
@@ -120,7 +120,7 @@ def test_invalid_names_in_paths_are_refused() -> None:
 
 
 class Parts(list[bytes]):
-    """A body that counts its iterations, each of which joins its parts."""
+    """A body that counts its iterations. Joining the parts iterates once."""
 
     iterations = 0
 
@@ -134,16 +134,16 @@ def test_a_body_is_joined_once() -> None:
     wire = HttpRequest("POST", INFER, "", {}, parts)
     assert CODEC.summarize(wire) == RequestSummary(InferRequest, "m", "")
     assert parts.iterations == 0
-    checked = CODEC.validate(wire, DEFAULT_LIMITS)
-    assert CODEC.rewrite_request(checked, "a", "", TRITON) is not None
-    assert CODEC.parse_request(checked, DEFAULT_LIMITS).operation == InferRequest("m")
+    validated = CODEC.validate(wire, DEFAULT_LIMITS)
+    assert CODEC.rewrite_request(validated, "a", "", TRITON) is not None
+    assert CODEC.parse_request(validated, DEFAULT_LIMITS).operation == InferRequest("m")
     assert parts.iterations == 1
 
 
 def test_a_body_of_one_part_is_not_copied() -> None:
     text = b'{"inputs":[]}'
-    checked = CODEC.validate(post(text), DEFAULT_LIMITS)
-    rewritten = CODEC.rewrite_request(checked, "a", "", TRITON)
+    validated = CODEC.validate(post(text), DEFAULT_LIMITS)
+    rewritten = CODEC.rewrite_request(validated, "a", "", TRITON)
     assert rewritten.body[0] is text
 
 
@@ -219,14 +219,14 @@ def test_metadata_variants_of_servers() -> None:
     assert read(unusual) == ModelMetadata(
         "m", outputs=(TensorMetadata("y", "INT64", (-1,)), TensorMetadata("", "any", ()))
     )
-    for bad in ('{"inputs":[{"shape":["x"]}]}', '{"inputs":[{"shape":[1.5]}]}', "[]", '{"name":1}'):
+    for t in ('{"inputs":[{"shape":["x"]}]}', '{"inputs":[{"shape":[1.5]}]}', "[]", '{"name":1}'):
         with raises_kind(Kind.BACKEND_GARBAGE):
-            read(bad)
+            read(t)
     with pytest.raises(GatewayError, match="JSON"):
         CODEC.parse_response(ok("x" * 99), ServerMetadataRequest(), Limits(json=9))
 
 
-def test_index_in_both_forms() -> None:
+def test_a_model_index_in_both_forms() -> None:
     index = ModelIndex((ModelIndexEntry("a", "1", "READY"), ModelIndexEntry("a", "2", "", "why")))
     names = CODEC.parse_request(get("/v2/models"), DEFAULT_LIMITS)
     assert json.loads(body(CODEC.build_response(index, names))) == {"models": ["a"]}
@@ -330,7 +330,7 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "chosen"),
+    ("header", "encoding"),
     [
         ("gzip", "gzip"),
         ("deflate", "deflate"),
@@ -349,8 +349,8 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
         ("", ""),
     ],
 )
-def test_the_preferred_encoding(header: str, chosen: str) -> None:
-    assert preferred_encoding(header) == chosen
+def test_the_preferred_encoding(header: str, encoding: str) -> None:
+    assert preferred_encoding(header) == encoding
 
 
 def test_responses_are_compressed_as_accepted() -> None:
@@ -424,7 +424,7 @@ def test_listed_outputs_are_each_requested_as_binary() -> None:
     ]
 
 
-def test_bytes_that_are_not_utf8_to_a_json_server() -> None:
+def test_bytes_that_are_not_utf8_are_not_sent_to_a_json_server() -> None:
     tensor = Tensor("X", Datatype.BYTES, (1,), b"\x01\0\0\0\xff")
     with raises_kind(Kind.UNSUPPORTED, match="'X'"):
         CODEC.build_request(InferRequest("m", inputs=(tensor,)), GENERIC)
@@ -446,11 +446,11 @@ def test_binary_data_needs_the_header_and_every_byte(size: int) -> None:
     assert (bytes(tensor.data), dict(tensor.parameters)) == (blob, {"unit": "m"})
     refused(post(head), "'X'", "Inference-Header-Content-Length")
     refused(post(head + blob + b"c", inference_header_content_length=length), "1 bytes")
-    for wrong in (b"-1", b"1.5", b"true", b'"2"', b"null"):
-        bad = head.replace(b'_size":%d' % size, b'_size":' + wrong)
-        refused(post(bad + blob, inference_header_content_length=str(len(bad))), "'X'")
-    both = head.replace(b'"name"', b'"data":[],"name"')
-    refused(post(both + blob, inference_header_content_length=str(len(both))), "'X'", "both")
+    for value in (b"-1", b"1.5", b"true", b'"2"', b"null"):
+        text = head.replace(b'_size":%d' % size, b'_size":' + value)
+        refused(post(text + blob, inference_header_content_length=str(len(text))), "'X'")
+    text = head.replace(b'"name"', b'"data":[],"name"')
+    refused(post(text + blob, inference_header_content_length=str(len(text))), "'X'", "both")
 
 
 def test_long_error_texts_are_truncated() -> None:
@@ -467,11 +467,11 @@ def test_operations_that_the_protocol_does_not_have_are_unsupported() -> None:
 
 def test_parameters_of_the_other_tensor_format_are_omitted() -> None:
     """KServe's gRPC responses contain sizes of binary data; gRPC clients may send any parameter."""
-    stale = {"binary_data_size": 7, "binary_data": True, "binary_data_output": True}
-    with_other = Tensor("X", Datatype.INT8, (1,), b"\x01", {**stale, "kept": 1})
-    without_other = Tensor("Z", Datatype.INT8, (1,), b"\x01", stale)
+    binary = {"binary_data_size": 7, "binary_data": True, "binary_data_output": True}
+    with_other = Tensor("X", Datatype.INT8, (1,), b"\x01", {**binary, "kept": 1})
+    without_other = Tensor("Z", Datatype.INT8, (1,), b"\x01", binary)
     request = InferRequest(
-        "m", "", "", stale, (with_other, without_other), (RequestedOutput("Y", stale),)
+        "m", "", "", binary, (with_other, without_other), (RequestedOutput("Y", binary),)
     )
     document = json.loads(body(CODEC.build_request(request, GENERIC)))
     assert document == {
@@ -482,7 +482,7 @@ def test_parameters_of_the_other_tensor_format_are_omitted() -> None:
         "outputs": [{"name": "Y"}],
     }
     response = CODEC.build_response(
-        InferResponse("m", "", "", stale, (without_other,)), ParsedRequest(request)
+        InferResponse("m", "", "", binary, (without_other,)), ParsedRequest(request)
     )
     assert json.loads(body(response)) == {
         "model_name": "m",
@@ -495,19 +495,19 @@ def test_raw_requests() -> None:
     wire = HttpRequest("POST", "/v2/models/m/versions/1/infer", "", headers, [b"ab", b"cd"])
     partial = CODEC.parse_request(wire, DEFAULT_LIMITS)
     assert (partial.model, partial.version) == ("m", "1")
-    for each in (partial, pickle.loads(pickle.dumps(partial))):  # helpers get it pickled
-        parsed = each.complete(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
+    for request in (partial, pickle.loads(pickle.dumps(partial))):
+        parsed = request.complete(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
         tensor = Tensor("X", Datatype.INT8, (4,), b"abcd")
         assert parsed.operation == InferRequest("m", "1", inputs=(tensor,))
         assert parsed.response_options.is_binary("any")
-    checked = CODEC.validate(wire, DEFAULT_LIMITS)
-    assert body(checked) == b"abcd"
-    rewritten = CODEC.rewrite_request(checked, "n", "2", TRITON)
+    validated = CODEC.validate(wire, DEFAULT_LIMITS)
+    assert body(validated) == b"abcd"
+    rewritten = CODEC.rewrite_request(validated, "n", "2", TRITON)
     assert (rewritten.path, rewritten.headers) == (
         "/v2/models/n/versions/2/infer",
         {"content-type": "application/octet-stream", **headers},
     )
-    assert CODEC.rewrite_request(checked, "n", "2", MLSERVER) is None
+    assert CODEC.rewrite_request(validated, "n", "2", MLSERVER) is None
     with pytest.raises(GatewayError, match="has 0"):
         partial.complete(ModelMetadata("m"))
 
@@ -515,7 +515,7 @@ def test_raw_requests() -> None:
 @pytest.mark.parametrize(
     "length", ["", "-1", "+5", "5, 5", "0x5", "\N{ARABIC-INDIC DIGIT FIVE}", "1e3", "9" * 30]
 )
-def test_malformed_length_header(length: str) -> None:
+def test_a_malformed_length_header_is_refused(length: str) -> None:
     refused(post(PLAIN, inference_header_content_length=length), "Inference-Header-Content-Length")
 
 
@@ -530,7 +530,7 @@ def test_every_kind_has_a_status(kind: Kind) -> None:
     assert json.loads(body(wire)) == {"error": 'what "went" wrong'}
 
 
-def test_retry_after_only_where_known() -> None:
+def test_an_unknown_retry_after_is_omitted() -> None:
     for seconds in (None, float("inf")):
         error = GatewayError(Kind.OVERLOADED, "x", retry_after=seconds)
         assert "retry-after" not in CODEC.build_error(error).headers
@@ -608,12 +608,12 @@ def test_a_client_error_under_status_500_is_a_client_error(
 )
 def test_error_bodies(text: str, public: str) -> None:
     wire = HttpResponse(500, {"retry-after": "7"}, [text.encode()])
-    for act in (
+    for call in (
         lambda: read_response(wire),
         lambda: CODEC.rewrite_response(wire, post(PLAIN), "", "", DEFAULT_LIMITS),
     ):
         with pytest.raises(GatewayError) as caught:
-            act()
+            call()
         error = caught.value
         assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
         assert error.public == public
@@ -729,13 +729,13 @@ def test_estimated_text_of_compressed_requests() -> None:
     assert estimated_text_bytes(short, content_encoding=" Identity") == len(short)
     assert (
         estimated_text_bytes(long, content_encoding="gzip") == 300_000
-    )  # the length field of gzip
+    )  # taken from gzip's length field
     assert estimated_text_bytes(zlib.compress(b"x" * 300_000), content_encoding="deflate") > 300_000
     binary = {"content_encoding": "gzip", "inference_header_content_length": "40"}
     assert estimated_text_bytes(short, **binary) == 40
-    assert estimated_text_bytes(long, **binary) == 300_000  # all of it is inflated
-    for wrong in (b"x" * 100, os.urandom(100_000)):
-        assert 0 <= estimated_text_bytes(wrong, content_encoding="gzip") <= len(wrong) * 1032
+    assert estimated_text_bytes(long, **binary) == 300_000  # the whole body is inflated
+    for data in (b"x" * 100, os.urandom(100_000)):
+        assert 0 <= estimated_text_bytes(data, content_encoding="gzip") <= len(data) * 1032
 
 
 def test_short_compressed_bodies_are_inflated_once() -> None:
@@ -762,14 +762,14 @@ def test_estimated_text_of_responses() -> None:
     tensors = (Tensor("A", Datatype.UINT8, (7,), bytes(7)), Tensor("B", Datatype.INT8, (2,), b"ab"))
     response = InferResponse("m", outputs=tensors)
     request = InferRequest("m")
-    for by_name, default, accept, expected in (
+    for formats, default, accept, expected in (
         ({}, False, "", 9),
         ({"A": True}, False, "", 2),
         ({}, True, "", 0),
         ({}, True, "identity, gzip;q=0", 0),
         ({}, True, "gzip", 9),
     ):
-        parsed = ParsedRequest(request, ResponseFormat(by_name, default, accept))
+        parsed = ParsedRequest(request, ResponseFormat(formats, default, accept))
         assert CODEC.response_text_bytes(response, parsed) == expected
     assert CODEC.response_text_bytes(response, ParsedRequest(request)) == 9
     assert CODEC.response_text_bytes(HealthStatus(ok=True), ParsedRequest(ServerLiveRequest())) == 0
@@ -809,7 +809,7 @@ def test_the_parameters_of_a_message_are_counted_together(nested: bool) -> None:
 
 @pytest.mark.parametrize("position", ["id", "value", "nested", "name", "two objects"])
 def test_texts_outside_tensors_are_bounded_in_total(position: str) -> None:
-    """Helpers return texts pickled, and the event loop decodes them."""
+    """Helper processes return pickled texts, and the event loop decodes the texts."""
 
     def read(size: int) -> Any:
         text = "a" * size

@@ -1,4 +1,4 @@
-"""Raw binary requests resolved by a model's metadata."""
+"""The tensors of raw binary requests are resolved by a model's metadata."""
 
 import pytest
 
@@ -62,8 +62,8 @@ def test_unresolvable_shapes(
 
 
 def test_models_with_other_inputs() -> None:
-    one = TensorMetadata("X", "INT8", (1,))
-    for inputs in ((), (one, one)):
+    input_metadata = TensorMetadata("X", "INT8", (1,))
+    for inputs in ((), (input_metadata, input_metadata)):
         with pytest.raises(GatewayError, match=f"has {len(inputs)}"):
             resolve(b"a", *inputs)
     with raises_kind(Kind.UNSUPPORTED, match="TYPE_X"):

@@ -1,4 +1,4 @@
-"""The sequence of a request, whether or not the request is validated."""
+"""The sequence of a request is read with and without validation."""
 
 import gzip
 
@@ -14,8 +14,8 @@ INPUTS = '"inputs":[{"name":"X","datatype":"INT8","shape":[1],"data":[1]}]'
 
 
 def sequence_ids(wire: HttpRequest) -> list[object]:
-    checked = CODEC.validate(wire, DEFAULT_LIMITS)
-    return [CODEC.sequence_of(each, DEFAULT_LIMITS) for each in (wire, checked)]
+    validated = CODEC.validate(wire, DEFAULT_LIMITS)
+    return [CODEC.sequence_of(request, DEFAULT_LIMITS) for request in (wire, validated)]
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_the_sequence_of_a_json_request(parameters: str, expected: object) -> No
     assert sequence_ids(compressed) == [expected, expected]
 
 
-@pytest.mark.parametrize("wrong", ['{"a":1}', "null", "[1]", "true", "1.5"])
-def test_ids_that_are_neither_integers_nor_strings_are_rejected(wrong: str) -> None:
-    wire = post(f'{{"parameters":{{"sequence_id":{wrong},"sequence_start":true}},{INPUTS}}}')
+@pytest.mark.parametrize("value", ['{"a":1}', "null", "[1]", "true", "1.5"])
+def test_ids_that_are_neither_integers_nor_strings_are_rejected(value: str) -> None:
+    wire = post(f'{{"parameters":{{"sequence_id":{value},"sequence_start":true}},{INPUTS}}}')
     for read in (CODEC.parse_request, CODEC.validate, CODEC.sequence_of):
         with raises_kind(Kind.BAD_REQUEST, match="'sequence_id' must be an integer"):
             read(wire, DEFAULT_LIMITS)
@@ -57,6 +57,6 @@ def test_binary_data_is_not_inspected() -> None:
     assert sequence_ids(raw) == [None, None]
 
 
-def test_an_unreadable_unchecked_request() -> None:
+def test_an_unreadable_request_that_is_not_validated() -> None:
     with raises_kind(Kind.BAD_REQUEST):
         CODEC.sequence_of(post('{"sequence_id'), DEFAULT_LIMITS)

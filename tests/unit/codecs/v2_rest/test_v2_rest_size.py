@@ -21,10 +21,10 @@ def test_the_estimate_is_within_its_bounds(tensor: Tensor) -> None:
     response, parsed = InferResponse("m", outputs=(tensor,)), ParsedRequest(InferRequest("m"))
     lower, upper = codec.response_size(response, parsed)  # type: ignore[attr-defined]
     try:
-        written = total_size(codec.build_response(response, parsed).body)
+        size = total_size(codec.build_response(response, parsed).body)
     except GatewayError:  # JSON cannot represent a parameter
         reject()
-    assert lower <= written <= upper + _HEAD
+    assert lower <= size <= upper + _HEAD
 
 
 def test_a_rejection_names_its_limit_once() -> None:

@@ -28,7 +28,7 @@ VECTORS = Path(__file__).parents[3] / "vectors" / "v2-rest"
 
 
 def outcome_of(text: bytes, limits: Limits) -> Any:
-    """Return the request ``text`` in a comparable form, in which 1, 1.0 and True differ, or its
+    """Return the request ``text`` in a comparable form, in which 1, 1.0 and True differ, or the
     error."""
     try:
         parsed, response_format, features = read_body(post(text), text, "m", "", limits)
@@ -40,14 +40,14 @@ def outcome_of(text: bytes, limits: Limits) -> Any:
         for t in request.inputs
     ]
     outputs = [(o.name, dict(o.parameters), o.shared_memory) for o in request.outputs]
-    rest = (
+    options = (
         sorted(features, key=str),
         parsed.wants_stream,
         sequence_id(request.parameters),
         response_format,
         request.id,
     )
-    return repr((tensors, outputs, dict(request.parameters), rest))
+    return repr((tensors, outputs, dict(request.parameters), options))
 
 
 def check(text: bytes, limits: Limits = DEFAULT_LIMITS) -> bool:
@@ -88,7 +88,7 @@ def test_documents_that_the_small_reader_accepts(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # duplicate names at each level, visible to a count of colons or not
+        # duplicate names at each level
         f'{{"inputs":[],"inputs":[{{{X}}}]}}',
         f'{{"id":"a","id":"b","inputs":[{{{X}}}]}}',
         f'{{"inputs":[{{{X},"data":[7]}}]}}',
@@ -106,7 +106,7 @@ def test_documents_that_the_small_reader_accepts(text: str) -> None:
         f'{{"inputs":[{{{X},"parameters":{{}},"pad":{DEEP}}}]}}',
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","pad":{DEEP}}}]}}',
         f'{{"inputs":[{{{X}}}],"outputs":[{{"name":"Y","parameters":{{}},"pad":{DEEP}}}]}}',
-        # ambiguous names
+        # members and values that only the full reader supports
         f'{{"id":null,"inputs":[{{{X}}}]}}',
         f'{{"model":"Y","inputs":[{{{X}}}]}}',
         f'{{"inputs":[{{{X},"parameters":{{"a":36893488147419103232}}}}]}}',
@@ -187,7 +187,7 @@ STRINGS = st.one_of(
 
 
 def arrays(items: st.SearchStrategy[str], upper: int = 4) -> st.SearchStrategy[str]:
-    return st.lists(items, max_size=upper).map(lambda each: f"[{','.join(each)}]")
+    return st.lists(items, max_size=upper).map(lambda elements: f"[{','.join(elements)}]")
 
 
 def objects(names: str, values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -222,7 +222,7 @@ def members(draw: Callable[..., Any], values: dict[str, st.SearchStrategy[str]])
 
 @st.composite
 def inputs(draw: Callable[..., Any]) -> str:
-    datatype = draw(st.sampled_from([*(each.value for each in Datatype), "INT3"]))
+    datatype = draw(st.sampled_from([*(member.value for member in Datatype), "INT3"]))
     plain = {
         "BOOL": st.sampled_from(["true", "false"]),
         "BYTES": STRINGS,
@@ -295,12 +295,12 @@ def test_short_and_long_tensors_are_written_alike(
     view = memoryview(b"." + data)[1:] if is_unaligned else data
     tensor = Tensor("Y", datatype, (len(data) // datatype.itemsize,), view)
 
-    def written() -> bytes:
+    def write() -> bytes:
         return orjson.dumps(
             write_numbers(tensor, NON_FINITE_SPELLINGS["literal"]),
             option=orjson.OPT_SERIALIZE_NUMPY,
         )
 
-    written_short = written()
+    short = write()
     with patch.object(json_data, "write_small_data", return_value=None):
-        assert written_short == written()
+        assert short == write()

@@ -32,8 +32,8 @@ def ok(body: bytes | str, status: int = 200, **headers: str) -> HttpResponse:
     return HttpResponse(status, wire_headers, [data])
 
 
-def one(datatype: str, shape: Any, data: str) -> HttpRequest:
-    """Return an inference with one input X."""
+def infer(datatype: str, shape: Any, data: str) -> HttpRequest:
+    """Return an inference request with the input X."""
     return post(
         f'{{"inputs":[{{"name":"X","datatype":"{datatype}","shape":{shape},"data":{data}}}]}}'
     )
@@ -46,7 +46,7 @@ def parse(wire: HttpRequest) -> InferRequest:
 
 
 def parse_one(datatype: str, shape: Any, data: str) -> Tensor:
-    (tensor,) = parse(one(datatype, shape, data)).inputs
+    (tensor,) = parse(infer(datatype, shape, data)).inputs
     return tensor
 
 
