@@ -1,5 +1,5 @@
-"""Tests that comparing a new Triton with an old one on a mirror reports each known difference and
-its size.
+"""Tests the comparison of an old Triton with a new one that gets mirrored requests: its verdicts,
+metrics and stored mismatches.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ routes:
     rewrite: *perturbed
     mirror:
       {{backend: new, max_requests: 1000, compare: {{baseline: {{backend: twin, percent: 100}}}}}}
-  - model: asked-again
+  - model: repeated
     backend: old
     rewrite: *perturbed
     mirror: {{backend: new, max_requests: 1000, compare: {{baseline: {{percent: 100}}}}}}
@@ -121,7 +121,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @contextmanager
 def perturbed_triton() -> Iterator[Triton]:
-    """Run the new server."""
+    """Run the new server, whose responses can differ from the old server's."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PERTURBED", "1")
         with started_triton(MODELS) as running:
@@ -132,14 +132,14 @@ def config(old: Triton, new: Triton, kept: Path) -> str:
     return CONFIG.format(old=old.http, old_grpc=old.grpc, new=new.grpc, kept=kept)
 
 
-def result(servers: Servers, case: str) -> ModelSummary:
+def summary_of(servers: Servers, case: str) -> ModelSummary:
     for _ in range(REPEATS):
         servers.infer(case, case)
     return servers.compared("*", case, REPEATS)
 
 
-def test_equal_responses_are_equal(servers: Servers) -> None:
-    summary = result(servers, "same")
+def test_equal_responses_have_the_verdict_equal(servers: Servers) -> None:
+    summary = summary_of(servers, "same")
     assert summary.verdict() is Verdict.EQUAL
     assert set(summary.outputs) == {"scores", "label"}
     assert summary.outputs["scores"].stats.max_absolute == 0
@@ -147,8 +147,10 @@ def test_equal_responses_are_equal(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize(("case", "verdict"), [("1e-6", "equal"), ("1e-3", "different")])
-def test_the_error_of_an_element_is_exact(servers: Servers, case: str, verdict: str) -> None:
-    summary = result(servers, case)
+def test_the_error_of_an_element_is_measured_exactly(
+    servers: Servers, case: str, verdict: str
+) -> None:
+    summary = summary_of(servers, case)
     scores = summary.outputs["scores"]
     changed = SCORES[0] + np.float32(float(case))
     error = float(np.float64(changed) - np.float64(SCORES[0]))
@@ -164,7 +166,7 @@ def test_the_error_of_an_element_is_exact(servers: Servers, case: str, verdict: 
     assert summary.outputs["label"].judge().verdict is Verdict.EQUAL
 
 
-def test_swapped_classes_disagree(servers: Servers) -> None:
+def test_only_swapped_classes_differ_in_the_top_class(servers: Servers) -> None:
     for change in ("swapped", "1e-3"):
         servers.infer("classes", change)
     scores = servers.compared("classes", "classes", 2).outputs["scores"]
@@ -172,7 +174,7 @@ def test_swapped_classes_disagree(servers: Servers) -> None:
 
 
 def test_a_single_nan_is_found(servers: Servers) -> None:
-    scores = result(servers, "nan").outputs["scores"]
+    scores = summary_of(servers, "nan").outputs["scores"]
     worst = scores.worst[0].difference
     assert (worst.index, worst.expected, worst.actual) == ((2,), "0.2", "nan")
     assert scores.differences.differing == REPEATS
@@ -183,13 +185,15 @@ def test_a_single_nan_is_found(servers: Servers) -> None:
     ("case", "output", "cause"),
     [("datatype", "scores", "datatype"), ("missing", "label", "missing")],
 )
-def test_a_wrong_response_is_named(servers: Servers, case: str, output: str, cause: str) -> None:
-    summary = result(servers, case)
+def test_the_cause_of_a_wrong_output_is_reported(
+    servers: Servers, case: str, output: str, cause: str
+) -> None:
+    summary = summary_of(servers, case)
     assert summary.outputs[output].causes == {cause: REPEATS}
     assert summary.verdict() is Verdict.DIFFERENT
 
 
-@pytest.mark.parametrize("route", ["with-twin", "asked-again"])
+@pytest.mark.parametrize("route", ["with-twin", "repeated"])
 def test_a_noisy_twin_is_within_noise_and_a_broken_server_is_not(
     servers: Servers, route: str
 ) -> None:
@@ -206,7 +210,7 @@ def test_a_noisy_twin_is_within_noise_and_a_broken_server_is_not(
 
 
 def test_without_a_baseline_noise_is_a_difference(servers: Servers) -> None:
-    assert result(servers, "noise").verdict() is Verdict.DIFFERENT
+    assert summary_of(servers, "noise").verdict() is Verdict.DIFFERENT
 
 
 def test_sequences_are_compared_in_order(servers: Servers) -> None:
@@ -252,7 +256,7 @@ def test_the_metrics_add_up_over_the_workers(servers: Servers) -> None:
 
 
 def test_one_mismatch_is_stored_without_credentials(servers: Servers) -> None:
-    result(servers, "broken")
+    summary_of(servers, "broken")
     until(lambda: any(servers.kept.glob("*.igrec")), "the mismatch is stored")
     (file,) = servers.kept.glob("*.igrec")
     (exchange,) = read_recording(file)

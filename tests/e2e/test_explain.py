@@ -1,5 +1,5 @@
-"""Tests that the code that ``infergate explain`` prints sends the same bytes as the explained
-request. tests/peers/test_explained_code.py runs the code of other clients."""
+"""Tests the programs and curl commands that ``infergate explain`` prints, and when it requests
+metadata. tests/peers/test_explained_code.py runs the code for other clients."""
 
 from __future__ import annotations
 
