@@ -91,8 +91,7 @@ def workers(running: Infergate) -> list[int]:
 
 def process_state(pid: int) -> str:
     """Return the letter that ``ps`` shows for the process's state, or "X" if there is no such
-    process.
-    """
+    process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -127,8 +126,7 @@ def shared_loads(pid: int) -> dict[int, tuple[int, ...]]:
 
 def connections(pid: int, ports: Collection[int] | None = None) -> int:
     """Return the number of the process's TCP connections. With ``ports``, count only connections
-    from these client ports.
-    """
+    from these client ports."""
     open_files = set(watch.open_files(pid))
     rows = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
     # A set, because the kernel may list a connection twice while others open and close.

@@ -1,6 +1,5 @@
 """Tests the comparison of an old Triton with a new one that gets mirrored requests: its verdicts,
-metrics and stored mismatches.
-"""
+metrics and stored mismatches."""
 
 from __future__ import annotations
 
@@ -147,9 +146,7 @@ def test_equal_responses_have_the_verdict_equal(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize(("case", "verdict"), [("1e-6", "equal"), ("1e-3", "different")])
-def test_the_error_of_an_element_is_measured_exactly(
-    servers: Servers, case: str, verdict: str
-) -> None:
+def test_the_error_of_an_element_is_exact(servers: Servers, case: str, verdict: str) -> None:
     summary = summary_of(servers, case)
     scores = summary.outputs["scores"]
     changed = SCORES[0] + np.float32(float(case))
@@ -185,9 +182,7 @@ def test_a_single_nan_is_found(servers: Servers) -> None:
     ("case", "output", "cause"),
     [("datatype", "scores", "datatype"), ("missing", "label", "missing")],
 )
-def test_the_cause_of_a_wrong_output_is_reported(
-    servers: Servers, case: str, output: str, cause: str
-) -> None:
+def test_wrong_outputs_are_explained(servers: Servers, case: str, output: str, cause: str) -> None:
     summary = summary_of(servers, case)
     assert summary.outputs[output].causes == {cause: REPEATS}
     assert summary.verdict() is Verdict.DIFFERENT

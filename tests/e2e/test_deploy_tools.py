@@ -106,8 +106,7 @@ EXPECTED = {
 
 def test_the_queries_of_rollouts_measure_the_canary(promtool_path: str, tmp_path: Path) -> None:
     """The queries must ignore the other version's series, and return nothing for a route without
-    data.
-    """
+    data."""
     queries = dict(rollout_queries())
     assert queries.keys() == EXPECTED.keys()
     names = {name: f"query:{index}" for index, name in enumerate(queries)}

@@ -72,8 +72,7 @@ def send(
 
 def simple(*, binary: bool = False) -> Any:
     """Return the body for ``simple``: a JSON object or, with ``binary``, the JSON head and the
-    data.
-    """
+    data."""
     inputs = [
         {"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": array.tolist()}
         for i, array in enumerate((RANGE, ONES))

@@ -46,9 +46,7 @@ with_every_backend = pytest.mark.parametrize("prefix", ALL_PREFIXES)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an inference. ``raw`` has the bytes of each output; they are empty for
-    classes.
-    """
+    """The outcome of an inference. ``raw`` has the bytes of each output, or none for classes."""
 
     code: str
     error: str

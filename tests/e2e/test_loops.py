@@ -37,8 +37,7 @@ routes:
 """
 ONE_LOOP = {"loop_detected": 1, "too_many_hops": 8}
 """The outcomes of one client's request: a failure of its first pass through the gateway, and client
-errors of the next eight passes.
-"""
+errors of the next eight passes."""
 
 
 @pytest.fixture(scope="module")

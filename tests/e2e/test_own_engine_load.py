@@ -1,6 +1,5 @@
 """Tests that ``engine: own`` ends all calls and releases their resources: with many streams and
-connections, with long messages, and when servers stop and restart.
-"""
+connections, with long messages, and when servers stop and restart."""
 
 from __future__ import annotations
 

@@ -76,9 +76,8 @@ def gateway(server: Server) -> Iterator[Infergate]:
 
 def infer(gateway: Infergate, data: int, model: str = "m", **headers: str) -> Answer:
     header_fields = {name.replace("_", "-"): text for name, text in headers.items()}
-    return post(
-        gateway.http, f"/v2/models/{model}/infer", document(tensor(data=[data])), header_fields
-    )
+    body = document(tensor(data=[data]))
+    return post(gateway.http, f"/v2/models/{model}/infer", body, header_fields)
 
 
 def cache_requests(gateway: Infergate, result: str) -> float:
@@ -137,9 +136,7 @@ def test_identical_concurrent_requests_are_sent_once_by_each_worker(
     assert infer(gateway, 2).body in bodies
 
 
-def test_no_cache_refreshes_and_no_store_keeps_the_stored_response(
-    gateway: Infergate, server: Server
-) -> None:
+def test_no_cache_refreshes_and_no_store_bypasses(gateway: Infergate, server: Server) -> None:
     first = infer(gateway, 3)
     refreshed = infer(gateway, 3, cache_control="no-cache")
     assert refreshed.body != first.body

@@ -259,8 +259,7 @@ def test_client_errors_have_the_status_invalid_argument(
     gateway: Infergate, model: str, name: str, parameters: dict[str, Any]
 ) -> None:
     """The errors are a missing input of an ordinary and of a decoupled model, and a sequence
-    without a start.
-    """
+    without a start."""
     inputs = [tensor(name, np.ones((1, 16) if model == "simple" else 1, np.int32))]
     with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(model, inputs, request_id="i", **parameters)

@@ -112,9 +112,7 @@ def send(running: Infergate, path: str, document: Any, **headers: str) -> tuple[
     return response.status, response.json
 
 
-def test_requests_to_a_server_of_the_same_api_are_unchanged(
-    gateway: Infergate, received: Any
-) -> None:
+def test_requests_to_the_same_api_are_unchanged(gateway: Infergate, received: Any) -> None:
     for body, expected in (
         ({"instances": [1.0, 2.0]}, {"predictions": [2.5, 3.0]}),
         ({"inputs": {"x": [4]}}, {"outputs": [4.0]}),
@@ -198,9 +196,7 @@ def test_requested_outputs_over_v2(gateway: Infergate, received: Any) -> None:
     assert received == []
 
 
-def test_errors_of_the_server_are_returned(
-    gateway: Infergate, server: Server, received: Any
-) -> None:
+def test_server_errors_are_returned(gateway: Infergate, server: Server, received: Any) -> None:
     for status, expected in ((400, 400), (404, 404), (503, 503), (500, 500)):
         server.error = status, {"error": "why not"}
         response = send(gateway, f"{PATH}:predict", {"instances": [1]})

@@ -142,7 +142,7 @@ def predict_request(model: str, **spec: Any) -> Any:
     return request
 
 
-def test_requests_to_a_server_of_the_same_api_are_unchanged(
+def test_requests_to_the_same_api_are_unchanged(
     gateway: Infergate, received: list[tuple[str, Any]]
 ) -> None:
     request = predict_request("half_plus_two", signature_name="sum", version_label="stable")
@@ -255,7 +255,7 @@ def test_a_server_with_predict_only() -> None:
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_errors_of_the_server_are_returned(gateway: Infergate, server: tuple[Server, str]) -> None:
+def test_server_errors_are_returned(gateway: Infergate, server: tuple[Server, str]) -> None:
     for code, text, expected in (
         (grpc.StatusCode.FAILED_PRECONDITION, 'Serving signature key "q" not found.', None),
         (grpc.StatusCode.INVALID_ARGUMENT, "input size does not match signature", None),

@@ -24,8 +24,7 @@ from faults.rpc import RpcBackend, call
 
 SIDE, COUNT = 64, 8
 """Pixels per side, and images per request. There are enough images for a helper process to add the
-labels.
-"""
+labels."""
 CONFIG = f"""
 helpers: 1
 reload: {{watch: false, post: true}}

@@ -98,8 +98,7 @@ async def test_several_workers_act_as_one() -> None:
 
 def check_shared_loads(running: Infergate, ports: set[int]) -> None:
     """Check that each worker sees the number of connections of every worker. This number decides
-    which worker accepts the next connection (unit/transport/test_accept.py).
-    """
+    which worker accepts the next connection (unit/transport/test_accept.py)."""
     first, second = workers(running)
     assert connections(first, ports) == connections(second, ports) == COUNT // 2
     until(lambda: (COUNT // 2, COUNT // 2) in shared_loads(first).values(), "loads are published")
@@ -126,14 +125,10 @@ async def check_console(running: Infergate, clients: list[Client]) -> None:
     assert history["missing"] == []
     with stopped(workers(running)[0]):  # the other worker serves the first client
         assert await clients[0].send_request(request("/v2/models/identity/versions/x/infer")) == 404
-        partial_state, partial_history = await asyncio.to_thread(
-            console, running, "state", "history"
-        )
-    assert partial_state["workers"] == {"wanted": 2, "serving": 2, "reporting": 1}
-    assert sum(partial_history["counts"]["client_errors"]) == COUNT + 1, (
-        "the stopped worker's errors are missing"
-    )
-    assert len(partial_history["missing"]) == 1
+        partial, latest = await asyncio.to_thread(console, running, "state", "history")
+    assert partial["workers"] == {"wanted": 2, "serving": 2, "reporting": 1}
+    assert sum(latest["counts"]["client_errors"]) == COUNT + 1, "lost a stopped worker's errors"
+    assert len(latest["missing"]) == 1
     assert state["workers"] == {"wanted": 2, "serving": 2, "reporting": 2}
     flows = [each for each in state["flows"] if each["operation"] == "infer"]
     assert sum(each["outcomes"].get("ok", 0) for each in flows) == COUNT
