@@ -63,7 +63,7 @@ routes:
     mirror:
       backend: new
       max_requests: 1000
-      compare: {{keep: {{path: "{kept}", count: 1, headers: ["*"]}}}}
+      compare: {{keep: {{path: "{mismatches}", count: 1, headers: ["*"]}}}}
 """
 ACTIONS = LISTENERS.replace('{0}"}}', '{0}", actions: true}}')
 
@@ -71,9 +71,9 @@ ACTIONS = LISTENERS.replace('{0}"}}', '{0}", actions: true}}')
 class Servers:
     """The gateway between clients and the old and the new server."""
 
-    def __init__(self, gateway: Infergate, triton_client: Client, kept: Path) -> None:
+    def __init__(self, gateway: Infergate, triton_client: Client, mismatches: Path) -> None:
         self.gateway = gateway
-        self.kept = kept
+        self.mismatches = mismatches
         self._client = triton_client
 
     def infer(self, model: str, change: str) -> None:
@@ -108,14 +108,14 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    kept = tmp_path_factory.mktemp("comparison") / "kept"
+    mismatches = tmp_path_factory.mktemp("comparison") / "mismatches"
     with (
         started_triton(MODELS) as old,
         perturbed_triton() as new,
-        started_infergate(config(old, new, kept), ACTIONS) as gateway,
+        started_infergate(config(old, new, mismatches), ACTIONS) as gateway,
         client("http", gateway.http, gateway.grpc) as triton_client,
     ):
-        yield Servers(gateway, triton_client, kept)
+        yield Servers(gateway, triton_client, mismatches)
 
 
 @contextmanager
@@ -127,8 +127,8 @@ def perturbed_triton() -> Iterator[Triton]:
             yield running
 
 
-def config(old: Triton, new: Triton, kept: Path) -> str:
-    return CONFIG.format(old=old.http, old_grpc=old.grpc, new=new.grpc, kept=kept)
+def config(old: Triton, new: Triton, mismatches: Path) -> str:
+    return CONFIG.format(old=old.http, old_grpc=old.grpc, new=new.grpc, mismatches=mismatches)
 
 
 def summary_of(servers: Servers, case: str) -> ModelSummary:
@@ -252,8 +252,8 @@ def test_the_metrics_add_up_over_the_workers(servers: Servers) -> None:
 
 def test_one_mismatch_is_stored_without_credentials(servers: Servers) -> None:
     summary_of(servers, "broken")
-    until(lambda: any(servers.kept.glob("*.igrec")), "the mismatch is stored")
-    (file,) = servers.kept.glob("*.igrec")
+    until(lambda: any(servers.mismatches.glob("*.igrec")), "the mismatch is stored")
+    (file,) = servers.mismatches.glob("*.igrec")
     (exchange,) = read_recording(file)
     assert isinstance(exchange, RecordedExchange)
     assert exchange.exchange.backend == "old"

@@ -48,7 +48,7 @@ def printed_code(
     gateway: Infergate, wire: HttpRequest | RpcRequest, folder: Path, client: str,
     capsys: pytest.CaptureFixture[str],
 ) -> str:  # fmt: skip
-    """Return the code for ``client`` that explaining ``wire`` prints."""
+    """Return the code for ``client`` that ``infergate explain`` prints for ``wire``."""
     config, body = folder / "routes.yaml", folder / "body"
     listeners = f"http: {{address: '{gateway.http}'}}, grpc: {{address: '{gateway.grpc}'}}"
     config.write_text(f"{CONFIG}listeners: {{{listeners}}}\n")

@@ -95,7 +95,7 @@ def grpc_handler(server: Server) -> Callable[[bytes, grpc.ServicerContext], byte
 
 @dataclass
 class Deployment:
-    """A gateway, its two servers, and clients whose results are ``(status, retry-after)``."""
+    """A gateway, its two servers, and clients. A request returns ``(status, retry-after)``."""
 
     gateway: Infergate
     servers: dict[str, Server]

@@ -193,7 +193,7 @@ def test_the_tensorflow_operation_is_served_on_own_ports_only(server: Server) ->
 
 
 def status_after_100_continue(server: Server, head: bytes, body: bytes) -> int:
-    """Return the status of a request that sends its body after 100 Continue."""
+    """Send ``body`` after 100 Continue, and return the status of the response."""
     with Client(server.http) as client:
         client.send(head)
         assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"

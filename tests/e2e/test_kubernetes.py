@@ -105,7 +105,7 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
                 await all_used(hosts[1], hosts[2])
                 assert api.list_count == lists, "the reload listed the endpoints again"
 
-                # The API server is unavailable, and knows no old resource version when it returns.
+                # The API server restarts, and no longer knows the watched resource version.
                 await api.stop()
                 await until(
                     lambda: bool(gateway.logged("endpoint_watch_fails")),

@@ -611,7 +611,7 @@ def load(harness: Harness, model: str) -> None:
 
 
 def test_metadata_of_a_replaced_model_is_requested_again(changing: Harness) -> None:
-    """Requests that fit the new model are served; others get an error that names its datatype."""
+    """Requests that fit the new model are served; other requests get an error."""
     longer = np.arange(17, dtype=np.float32).reshape(1, 17)
     with client_of("http", changing.gateway) as triton_client:
         new_inputs = [triton_client.input(f"INPUT{i}", longer, "FP32") for i in range(2)]

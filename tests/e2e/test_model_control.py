@@ -203,7 +203,7 @@ def test_a_legacy_status_has_the_statistics(
     (stats_before,), (stats_after,) = before.infer_stats.values(), after.infer_stats.values()
     for name in ("success", "compute"):
         assert getattr(stats_after, name).count == getattr(stats_before, name).count + 3
-        if (backend, name) != ("inside", "compute"):  # infergate computes the response itself
+        if (backend, name) != ("inside", "compute"):  # embedded models have no backend time
             assert (
                 getattr(stats_after, name).total_time_ns > getattr(stats_before, name).total_time_ns
             )

@@ -168,7 +168,7 @@ def test_calls_succeed_after_each_restart_of_a_backend() -> None:
             for count in range(1, 6):
                 with rpc_backend(port):
                     watch.until(lambda: callers.outcomes["OK"] >= 50 * count, "calls succeed again")  # noqa: B023
-        # grpcio's server returns CANCELLED for calls that it had begun. INTERNAL means a reset.
+        # grpcio's server returns CANCELLED for calls in progress. INTERNAL means a reset.
         assert callers.outcomes.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
         in_progress = callers.outcomes["INTERNAL"] + callers.outcomes["CANCELLED"]
         assert in_progress <= 5 * 6, "more calls failed than were in progress"

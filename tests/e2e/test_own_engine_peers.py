@@ -142,8 +142,8 @@ def _through_envoy(
     gateway: Infergate,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    """Return a gRPC address that reaches infergate through Envoy or, with ``behind``, Envoy through
-    infergate."""
+    """Yield the gRPC address of an Envoy in front of infergate or, with ``behind``, of an infergate
+    in front of Envoy."""
     folder = tmp_path_factory.mktemp("envoy")
     if request.param == "in front":
         with envoy(gateway.http, gateway.grpc, folder) as proxy:
@@ -199,8 +199,8 @@ def test_unary_calls_through_envoy(through_envoy: str, rpc: RpcBackend) -> None:
 
 @pytest.mark.peers
 def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path) -> None:
-    """Envoy opens a connection with all pending calls before it has received the SETTINGS, and does
-    not retry refused calls. Each new connection can cause a refusal."""
+    """Envoy sends all pending calls on a new connection before it has received the SETTINGS, and
+    does not retry refused calls."""
     with started_infergate(BUILTIN.format(rpc=rpc.address), engine="own") as running:
         for _ in range(4):
             with (
