@@ -1,4 +1,4 @@
-"""The four forms of tritonclient behind one interface. tritonclient itself is unmodified."""
+"""The four forms of tritonclient behind one interface, and an array of each datatype."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ ARRAYS: dict[str, Array] = {
     "BF16": np.array([0.1, -1.5, 3e38], bfloat16),
     "BYTES": np.array([b"plain", "é".encode(), b""], np.object_),
 }
-"""Three elements of each of the 14 datatypes, including their minimum and maximum."""
+"""Three elements of each of the 14 datatypes."""
 
 
 class Client:
-    """A form of tritonclient. Methods return what tritonclient returns."""
+    """A client of tritonclient, whose coroutines are run until they return."""
 
     def __init__(self, form: str, client: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.form = form
@@ -48,18 +48,18 @@ class Client:
         self.http = form.startswith("http")
         self._module = tritonclient.http if self.http else tritonclient.grpc
         self.as_json: dict[str, Any] = {} if self.http else {"as_json": True}
-        """The options with which a method returns a dict."""
+        """Options that make a method return a dict."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
 
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def run_method(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
             if asyncio.iscoroutine(result):
                 return self._loop.run_until_complete(result)
             return result
 
-        return called
+        return run_method
 
     def input(self, name: str, array: Array, datatype: str, *, binary: bool = True) -> Any:
         tensor = self._module.InferInput(name, list(array.shape), datatype)

@@ -1,4 +1,4 @@
-"""A backend and a client shared by several end-to-end tests."""
+"""A scripted backend and tritonclient as fixtures for several end-to-end tests."""
 
 from __future__ import annotations
 

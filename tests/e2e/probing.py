@@ -1,4 +1,4 @@
-"""Runs ``infergate probe`` and the requests that it prints."""
+"""Runs ``infergate probe``, the requests that it prints, and the configuration that it writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def protocols_of(document: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def models_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the models of all servers by name."""
+    """Return the models of all servers, keyed by name."""
     return {m["name"]: m for server in document["servers"] for m in server["models"]}
 
 

@@ -27,8 +27,8 @@ class Infergate:
     log: Path
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{self.admin}/metrics") as answer:
-            return str(answer.read().decode())
+        with urllib.request.urlopen(f"http://{self.admin}/metrics") as response:
+            return str(response.read().decode())
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Return the log lines of ``event``. The log is standard output and standard error of all
@@ -44,7 +44,7 @@ listeners:
   grpc: {{address: "127.0.0.1:{1}"}}
   admin: {{address: "127.0.0.1:{0}"}}
 """
-"""Reserve three ports. The first is for the admin listener, whose readiness is awaited."""
+"""Three listeners, with placeholders for their ports. Placeholder 0 is the admin listener's."""
 
 
 ENGINE = os.environ.get("INFERGATE_ENGINE", "own")
@@ -80,7 +80,7 @@ def started_infergate(
 
 
 def output_of(*argv: str | Path, cwd: Path | None = None, seconds: float = 800) -> str:
-    """Return what a command prints. The command must succeed."""
+    """Run a command, which must succeed, and return its output."""
     done = subprocess.run(
         list(map(str, argv)), cwd=cwd, check=False, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=seconds,

@@ -1,4 +1,4 @@
-"""Runs infergate with several workers, and connections whose worker is known."""
+"""Runs infergate with several workers, and inspects their processes and connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INFER = request("/v2/models/identity/infer")
 
 
 until = functools.partial(watch.until, seconds=100)
-"""Three processes need some time to start."""
+"""Like ``watch.until``, with time for several processes to start."""
 
 
 class Client:
@@ -74,26 +74,24 @@ class Client:
 
     @property
     def certificate(self) -> bytes:
-        shown: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return shown
+        encoded: bytes = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return encoded
 
     @property
     def port(self) -> int:
-        """Return the client's port."""
         port: int = self._writer.get_extra_info("sockname")[1]
         return port
 
 
-def workers(of: Infergate) -> list[int]:
+def workers(running: Infergate) -> list[int]:
     """Return the process IDs of the running workers."""
-    children = Path(f"/proc/{of.pid}/task/{of.pid}/children").read_text().split()
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     return [int(each) for each in children if lives(int(each))]
 
 
 def process_state(pid: int) -> str:
     """Return the letter that ``ps`` shows for the process's state, or "X" if there is no such
-    process.
-    """
+    process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -117,34 +115,31 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def shared_loads(pid: int) -> dict[int, tuple[int, ...]]:
-    """Return the connections of each worker on each listener, as this process sees them in the
-    memory that the workers share. The key identifies the memory."""
-    found = {}
+    """Return each worker's number of connections on each listener, read from the shared memory that
+    the process has open. The key is the inode of the memory."""
+    loads = {}
     for each in Path(f"/proc/{pid}/fd").iterdir():
         if str(each.readlink()).startswith("/memfd:infergate-loads"):
-            found[each.stat().st_ino] = tuple(memoryview(each.read_bytes()).cast("i"))
-    return found
+            loads[each.stat().st_ino] = tuple(memoryview(each.read_bytes()).cast("i"))
+    return loads
 
 
 def connections(pid: int, ports: Collection[int] | None = None) -> int:
-    """Return the process's TCP connections from clients. ``ports`` selects the connections from
-    these client ports.
-    """
-    held = set(watch.open_files(pid))
+    """Return the number of the process's TCP connections. With ``ports``, count only connections
+    from these client ports."""
+    open_files = set(watch.open_files(pid))
     rows = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
-    # The set removes duplicates: the kernel may list a connection twice while others open and
-    # close.
-    found = {
+    # A set, because the kernel may list a connection twice while others open and close.
+    inodes = {
         row[9]
         for row in map(str.split, rows)
         if row[3] == "01" and (ports is None or int(row[2].partition(":")[2], 16) in ports)
     }
-    return sum(f"socket:[{inode}]" in held for inode in found)
+    return sum(f"socket:[{inode}]" in open_files for inode in inodes)
 
 
-def is_ready(of: Infergate) -> bool:
-    """Return whether /readyz reports ready."""
-    return get(of.admin, "/readyz").status == 200
+def is_ready(running: Infergate) -> bool:
+    return get(running.admin, "/readyz").status == 200
 
 
 def reloaded(running: Infergate) -> dict[str, Any]:
@@ -152,9 +147,9 @@ def reloaded(running: Infergate) -> dict[str, Any]:
     return document["last_reload"]
 
 
-def requests(of: Infergate) -> float:
+def requests(running: Infergate) -> float:
     """Return the number of counted inferences."""
-    return watch.counted(of, operation="infer")
+    return watch.counted(running, operation="infer")
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Tests authentication and authorization over every protocol and both engines, and that no secret
-is logged."""
+"""Tests access control of V2, TRTIS and GraphPipe clients with both engines, and that no secret is
+logged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ from infergate.core.wire import HttpResponse, join_parts
 from legacy.messages import SERVICE
 from peers.support.process import free_ports
 
-GOOD, LIMITED, ADMIN, KEY_IN_FILE, OPS = (f"infergate_secret-of-{i}-{'x' * 20}" for i in range(5))
+VALID_KEY, LIMITED_KEY, ADMIN_KEY, KEY_IN_FILE, OPS_KEY = (
+    f"infergate_secret-of-{i}-{'x' * 20}" for i in range(5)
+)
 CONFIG = """
 backends:
   demo: {{protocol: builtin}}
@@ -116,7 +118,7 @@ def harness(
         'admin: {{address: "127.0.0.1:{0}"}}',
         f"""admin:
     address: "127.0.0.1:{{0}}"
-    keys: [{{{{name: ops, sha256: "{digest_of(OPS).hex()}"}}}}]""",
+    keys: [{{{{name: ops, sha256: "{digest_of(OPS_KEY).hex()}"}}}}]""",
     )
     with StandInServer(KeySetHandler) as keys:
         config = CONFIG.format(
@@ -124,9 +126,9 @@ def harness(
             file=file,
             jwks=keys.server_port,
             issuer=ISSUER,
-            good=digest_of(GOOD).hex(),
-            limited=digest_of(LIMITED).hex(),
-            admin=digest_of(ADMIN).hex(),
+            good=digest_of(VALID_KEY).hex(),
+            limited=digest_of(LIMITED_KEY).hex(),
+            admin=digest_of(ADMIN_KEY).hex(),
         )
         with (
             started_infergate(config, listeners, request.param) as gateway,
@@ -140,10 +142,11 @@ def harness(
                 {"simple": simple, "identity": identity},
                 request.param,
             )
-            result = gateway.log.read_text() + gateway.metrics()
-    for secret in (GOOD, LIMITED, ADMIN, KEY_IN_FILE, OPS, token()[:100], "wrong-secret"):
-        assert secret not in result
-    assert "Traceback" not in result
+            output = gateway.log.read_text() + gateway.metrics()
+    keys_sent = (VALID_KEY, LIMITED_KEY, ADMIN_KEY, KEY_IN_FILE, OPS_KEY)
+    for secret in (*keys_sent, token()[:100], "wrong-secret"):
+        assert secret not in output
+    assert "Traceback" not in output
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -155,7 +158,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a request in the terms of the protocol."""
+    """A request's status code, error message and response headers."""
 
     code: str
     error: str
@@ -191,15 +194,15 @@ def trtis_http(harness: Harness, model: str, headers: Mapping[str, str]) -> Outc
     body = b"".join(each.tobytes() for each in SIMPLE_INPUTS)
     with_message = {**headers, "NV-InferRequest": SIMPLE}
     response = post(harness.gateway.http, f"/api/infer/{model}", body, with_message)
-    result = http_outcome(response)
-    return Outcome(str(result.code), result.error, response.headers)
+    rejection = http_outcome(response)
+    return Outcome(str(rejection.code), rejection.error, response.headers)
 
 
 def trtis_grpc(harness: Harness, model: str, headers: Mapping[str, str]) -> Outcome:
     message = old_message(model, header=SIMPLE, raw=[each.tobytes() for each in SIMPLE_INPUTS])
     status = call(harness.channel, message, OLD_INFER, metadata=tuple(headers.items()))
-    result = grpc_outcome(status)
-    return Outcome(str(result.code), result.error, {})
+    rejection = grpc_outcome(status)
+    return Outcome(str(rejection.code), rejection.error, {})
 
 
 def graphpipe_body() -> bytes:
@@ -230,61 +233,61 @@ OUTCOMES = {
     "trtis-grpc": ("SUCCESS", "INVALID_ARG", "INVALID_ARG", "UNAVAILABLE"),
     "graphpipe": ("200", "401", "403", "429"),
 }
-over_every_protocol = pytest.mark.parametrize("protocol", SEND_INFERENCE)
+over_each_protocol = pytest.mark.parametrize("protocol", SEND_INFERENCE)
 
 
-@over_every_protocol
+@over_each_protocol
 def test_a_key_and_a_token_authenticate(harness: Harness, protocol: str) -> None:
-    for headers in (bearer(GOOD), {"x-api-key": GOOD}, bearer(token(groups=["ml-eu"]))):
-        result = SEND_INFERENCE[protocol](harness, "simple", headers)
-        assert result.code == OUTCOMES[protocol][0], result
+    for headers in (bearer(VALID_KEY), {"x-api-key": VALID_KEY}, bearer(token(groups=["ml-eu"]))):
+        outcome = SEND_INFERENCE[protocol](harness, "simple", headers)
+        assert outcome.code == OUTCOMES[protocol][0], outcome
 
 
-@over_every_protocol
+@over_each_protocol
 def test_unauthenticated_requests_are_rejected(harness: Harness, protocol: str) -> None:
     for headers in (
         {},
         bearer("wrong-secret"),
         {"x-api-key": "wrong-secret"},
         {"authorization": "Basic wrong-secret"},
-        {**bearer(GOOD), "x-api-key": GOOD},
+        {**bearer(VALID_KEY), "x-api-key": VALID_KEY},
         bearer(token(exp=int(time.time()) - 60, groups=["ml-eu"])),
         bearer(token(rsa_key("mallory"), groups=["ml-eu"])),
-        {"cookie": GOOD},
+        {"cookie": VALID_KEY},
     ):
-        result = SEND_INFERENCE[protocol](harness, "simple", headers)
-        assert result.code == OUTCOMES[protocol][1], (headers, result)
-        assert result.error
-        if result.headers:
-            assert result.headers["www-authenticate"].startswith('Bearer realm="infergate"')
+        outcome = SEND_INFERENCE[protocol](harness, "simple", headers)
+        assert outcome.code == OUTCOMES[protocol][1], (headers, outcome)
+        assert outcome.error
+        if outcome.headers:
+            assert outcome.headers["www-authenticate"].startswith('Bearer realm="infergate"')
 
 
-@over_every_protocol
+@over_each_protocol
 def test_forbidden_models_are_rejected_whether_they_exist_or_not(
     harness: Harness, protocol: str
 ) -> None:
     for model in ("simple_string", "nosuch"):
-        result = SEND_INFERENCE[protocol](harness, model, bearer(GOOD))
-        assert result.code == OUTCOMES[protocol][2], result
-        assert "is not permitted for this client" in result.error
+        outcome = SEND_INFERENCE[protocol](harness, model, bearer(VALID_KEY))
+        assert outcome.code == OUTCOMES[protocol][2], outcome
+        assert "is not permitted for this client" in outcome.error
     # the token's client is in no group that may use the model
-    result = SEND_INFERENCE[protocol](harness, "simple", bearer(token()))
-    assert result.code == OUTCOMES[protocol][2], result
+    outcome = SEND_INFERENCE[protocol](harness, "simple", bearer(token()))
+    assert outcome.code == OUTCOMES[protocol][2], outcome
 
 
 def test_exceeded_rates_are_reported_in_each_protocols_form(harness: Harness) -> None:
-    codes = [v2_rest(harness, "simple", bearer(LIMITED)).code for _ in range(2)]
+    codes = [v2_rest(harness, "simple", bearer(LIMITED_KEY)).code for _ in range(2)]
     assert codes == ["200", "200"]
     for protocol, send_request in SEND_INFERENCE.items():
-        result = send_request(harness, "simple", bearer(LIMITED))
-        assert result.code == OUTCOMES[protocol][3], result
-        assert "rate of requests is exceeded" in result.error
-        if result.headers:
-            assert 1700 < int(result.headers["retry-after"]) <= 1800
+        outcome = send_request(harness, "simple", bearer(LIMITED_KEY))
+        assert outcome.code == OUTCOMES[protocol][3], outcome
+        assert "rate of requests is exceeded" in outcome.error
+        if outcome.headers:
+            assert 1700 < int(outcome.headers["retry-after"]) <= 1800
 
 
 @pytest.mark.parametrize("model", ["fwd", "renamed"])
-@pytest.mark.parametrize("headers", [{}, bearer("wrong-secret"), bearer(LIMITED)])
+@pytest.mark.parametrize("headers", [{}, bearer("wrong-secret"), bearer(LIMITED_KEY)])
 def test_rejected_requests_never_reach_a_backend(
     harness: Harness, model: str, headers: Mapping[str, str]
 ) -> None:
@@ -295,24 +298,23 @@ def test_rejected_requests_never_reach_a_backend(
 
 
 def test_credentials_are_not_forwarded(harness: Harness) -> None:
-    """The route has ``forward_headers: ["*"]``, which does not include headers listed in
-    Connection."""
+    """``forward_headers: ["*"]`` includes neither credentials nor headers listed in Connection."""
     forwarded: list[dict[str, Any]] = []
-    answer = harness.rpc.respond
+    respond = harness.rpc.respond
 
     def record(message: bytes, context: grpc.ServicerContext) -> bytes:
         forwarded.append(dict(context.invocation_metadata()))
-        return answer(message, context)
+        return respond(message, context)
 
     harness.rpc.respond = record
     try:
-        for headers in (bearer(GOOD), {"x-api-key": GOOD}):
-            result = v2_grpc(harness, "fwd", {**headers, "x-team": "7"})
-            assert result.code == "OK", result
-        hop = {**bearer(GOOD), "x-team": "7", "x-hop": "1", "connection": "keep-alive, X-Hop"}
+        for headers in (bearer(VALID_KEY), {"x-api-key": VALID_KEY}):
+            outcome = v2_grpc(harness, "fwd", {**headers, "x-team": "7"})
+            assert outcome.code == "OK", outcome
+        hop = {**bearer(VALID_KEY), "x-team": "7", "x-hop": "1", "connection": "keep-alive, X-Hop"}
         assert v2_rest(harness, "fwd", hop).code == "200"
     finally:
-        harness.rpc.respond = answer
+        harness.rpc.respond = respond
     assert [each["x-team"] for each in forwarded] == ["7", "7", "7"]
     assert not [e for e in forwarded if {"authorization", "x-api-key", "x-hop"} & e.keys()]
 
@@ -324,7 +326,7 @@ def test_a_message_with_two_model_names_is_authorized_by_the_last(
     for first, second in (("simple", "simple_string"), ("simple_string", "simple")):
         message = rpc_message(first).SerializeToString()
         message += pb.ModelInferRequest(model_name=second).SerializeToString()
-        status = call(harness.channel, message, metadata=tuple(bearer(GOOD).items()))
+        status = call(harness.channel, message, metadata=tuple(bearer(VALID_KEY).items()))
         if status.code is grpc.StatusCode.OK:
             assert pb.ModelInferResponse.FromString(status.message).model_name == "simple"
     assert len(harness.rpc.requests) == before
@@ -332,30 +334,29 @@ def test_a_message_with_two_model_names_is_authorized_by_the_last(
 
 @pytest.mark.parametrize("field", [4, 5, 6, 7])
 def test_millions_of_fields_are_rejected_cheaply(harness: Harness, field: int) -> None:
-    """A 38 KB message without credentials once took 2.8 GB and blocked other clients for 8 s."""
+    """The message, 38 KB after compression, once took 2.8 GB and blocked other clients for 8 s."""
     message = pb.ModelInferRequest(model_name="secret").SerializeToString()
     message += bytes((field << 3 | 2, 0)) * 20_000_000
-    good = rpc_message("simple").SerializeToString()
+    valid_message = rpc_message("simple").SerializeToString()
     latencies = [0.0]
 
     def infer_as_another_client() -> None:
         with channel(harness.gateway.grpc) as other:
             begin = time.monotonic()
-            assert (
-                call(other, good, metadata=tuple(bearer(GOOD).items())).code is grpc.StatusCode.OK
-            )
+            metadata = tuple(bearer(VALID_KEY).items())
+            assert call(other, valid_message, metadata=metadata).code is grpc.StatusCode.OK
             latencies.append(time.monotonic() - begin)
 
     # grpcio inflates a message before the application can reject it.
-    own = harness.engine == "own"
-    before, max_growth = cpu_seconds(harness.gateway.pid), 16 * MIB if own else 4 * len(message)
+    is_own = harness.engine == "own"
+    before, max_growth = cpu_seconds(harness.gateway.pid), 16 * MIB if is_own else 4 * len(message)
     with (
         limited_growth(harness.gateway.pid, max_growth),
         others_unaffected(infer_as_another_client),
     ):
         status = call(harness.channel, message, compression=grpc.Compression.Gzip)
     codes = {grpc.StatusCode.UNAUTHENTICATED}
-    assert status.code in (codes if own else {grpc.StatusCode.INVALID_ARGUMENT, *codes})
+    assert status.code in (codes if is_own else {grpc.StatusCode.INVALID_ARGUMENT, *codes})
     assert max(latencies) < SECONDS / 2
     assert cpu_seconds(harness.gateway.pid) - before < 1.5
 
@@ -368,14 +369,14 @@ def cpu_seconds(pid: int) -> float:
 # ---- anonymous clients and raw sockets
 
 
-@over_every_protocol
+@over_each_protocol
 def test_anonymous_clients_have_the_permissions_of_their_rule(
     harness: Harness, protocol: str
 ) -> None:
-    result = SEND_INFERENCE[protocol](harness, "identity", {})
-    assert "credentials" not in result.error
-    if protocol.startswith("v2"):  # other operations may fail with an error of the model
-        assert result.code == OUTCOMES[protocol][0], result
+    outcome = SEND_INFERENCE[protocol](harness, "identity", {})
+    assert "credentials" not in outcome.error
+    if protocol.startswith("v2"):  # the other protocols' requests may fail in the model
+        assert outcome.code == OUTCOMES[protocol][0], outcome
 
 
 def frame(port: int, body: bytes) -> bytes:
@@ -415,27 +416,27 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body", "kind"), PATHS, ids=[p[1] for p in PATHS])
+@pytest.mark.parametrize(("method", "path", "body", "operation"), PATHS, ids=[p[1] for p in PATHS])
 def test_each_operation_requires_its_permission(
-    harness: Harness, method: str, path: str, body: bytes, kind: str
+    harness: Harness, method: str, path: str, body: bytes, operation: str
 ) -> None:
     def status(headers: Mapping[str, str]) -> int:
         response = post(harness.gateway.http, path, body, headers, method)
         if path.startswith("/api"):  # the legacy API has no status codes for these errors
-            words = response.headers["nv-status"]
-            return 401 if "credentials" in words else 403 if "not allowed" in words else 200
+            text = response.headers["nv-status"]
+            return 401 if "credentials" in text else 403 if "not allowed" in text else 200
         return response.status
 
     assert status({}) == 401
-    assert status(bearer(ADMIN)) not in {401, 403}
-    assert status(bearer(GOOD)) == (200 if kind == "metadata" else 403)
+    assert status(bearer(ADMIN_KEY)) not in {401, 403}
+    assert status(bearer(VALID_KEY)) == (200 if operation == "metadata" else 403)
 
 
 def test_health_is_open_to_everyone(harness: Harness) -> None:
     for path in ("/v2/health/live", "/api/health/live"):
         assert get(harness.gateway.http, path).status == 200
     ready = get(harness.gateway.http, "/v2/health/ready").status
-    assert ready not in {401, 403}  # the counting backend is never ready
+    assert ready not in {401, 403}  # the scripted backend is never ready
     check = call(harness.channel, b"", "/grpc.health.v1.Health/Check")
     assert check.code is grpc.StatusCode.OK
 
@@ -445,8 +446,8 @@ def test_lists_leave_out_models_without_permission(harness: Harness) -> None:
         index = post(harness.gateway.http, "/v2/repository/index", b"{}", bearer(secret)).json
         return {each["name"] for each in index}
 
-    assert names(GOOD) == {"simple", "repeat", "fwd", "renamed"}
-    assert names(ADMIN) > names(GOOD)
+    assert names(VALID_KEY) == {"simple", "repeat", "fwd", "renamed"}
+    assert names(ADMIN_KEY) > names(VALID_KEY)
 
 
 def test_reflection_requires_credentials(harness: Harness) -> None:
@@ -458,7 +459,7 @@ def test_reflection_requires_credentials(harness: Harness) -> None:
         messages = iter([request.SerializeToString()])
         return list(method(messages, metadata=tuple(headers.items()), timeout=SECONDS))
 
-    assert responses(bearer(GOOD))
+    assert responses(bearer(VALID_KEY))
     with pytest.raises(grpc.RpcError) as caught:
         responses({})
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -466,20 +467,20 @@ def test_reflection_requires_credentials(harness: Harness) -> None:
 
 def test_accepted_and_rejected_changes_are_audited_with_the_caller(harness: Harness) -> None:
     load = "/v2/repository/models/simple/load"
-    for headers in ({}, bearer(GOOD), bearer(ADMIN)):
+    for headers in ({}, bearer(VALID_KEY), bearer(ADMIN_KEY)):
         post(harness.gateway.http, load, b"{}", headers)
 
     def lines() -> list[str]:
         text = harness.gateway.log.read_text().splitlines()
-        result = [json.loads(each) for each in text if each.startswith("{")]
-        return [each["message"] for each in result if each.get("logger") == "infergate.audit"]
+        entries = [json.loads(each) for each in text if each.startswith("{")]
+        return [each["message"] for each in entries if each.get("logger") == "infergate.audit"]
 
     def all_logged() -> bool:
-        result = "\n".join(lines())
+        text = "\n".join(lines())
         return (
-            "outcome=unauthenticated" in result
-            and "outcome=forbidden identity='key:good'" in result
-            and "identity='key:admin'" in result
+            "outcome=unauthenticated" in text
+            and "outcome=forbidden identity='key:good'" in text
+            and "identity='key:admin'" in text
         )
 
     until(all_logged, "all events are in the log")
@@ -507,11 +508,13 @@ def stream_responses(
 
 
 def test_each_request_of_a_stream_is_authorized(harness: Harness) -> None:
-    result = [
+    responses = [
         pb.ModelStreamInferResponse.FromString(each)
-        for each in stream_responses(harness, ["simple", "simple_string", "simple"], bearer(GOOD))
+        for each in stream_responses(
+            harness, ["simple", "simple_string", "simple"], bearer(VALID_KEY)
+        )
     ]
-    errors = [each.error_message for each in result]
+    errors = [each.error_message for each in responses]
     assert errors[0] == errors[2] == ""
     assert "is not permitted for this client" in errors[1]
 
@@ -551,9 +554,9 @@ def test_an_idle_unauthenticated_stream_is_closed(harness: Harness, method: str)
 
 
 def test_a_stream_ends_when_its_token_expires(harness: Harness) -> None:
-    """PyJWT counts whole seconds, and the leeway is ten seconds."""
-    ends = int(time.time()) - 10 + 3
-    headers = tuple(bearer(token(exp=ends, groups=["ml-eu"])).items())
+    """The leeway of 10 s lets the gateway accept the token for about 3 s."""
+    expires = int(time.time()) - 10 + 3
+    headers = tuple(bearer(token(exp=expires, groups=["ml-eu"])).items())
     proceed, done = threading.Event(), threading.Event()
     message = rpc_message("simple").SerializeToString()
 
@@ -563,25 +566,27 @@ def test_a_stream_ends_when_its_token_expires(harness: Harness) -> None:
         while not done.wait(0.1):
             yield message
 
-    result: list[bytes] = []
+    later_responses: list[bytes] = []
     responses = harness.channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
     try:
         assert not pb.ModelStreamInferResponse.FromString(next(responses)).error_message
         proceed.set()
         with pytest.raises(grpc.RpcError) as caught:
-            result.extend(responses)
+            later_responses.extend(responses)
     finally:
         done.set()
         proceed.set()
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert "expired" in str(caught.value.details())
-    assert all(not pb.ModelStreamInferResponse.FromString(each).error_message for each in result)
+    assert all(
+        not pb.ModelStreamInferResponse.FromString(each).error_message for each in later_responses
+    )
 
 
 def test_a_legacy_stream_is_authorized_in_its_own_format(harness: Harness) -> None:
     raw = [each.tobytes() for each in SIMPLE_INPUTS]
     message = old_message("simple", header=SIMPLE, raw=raw)
-    for headers, code in (((), "INVALID_ARG"), (tuple(bearer(GOOD).items()), "SUCCESS")):
+    for headers, code in (((), "INVALID_ARG"), (tuple(bearer(VALID_KEY).items()), "SUCCESS")):
         method = harness.channel.stream_stream(f"/{SERVICE}/StreamInfer")
         (response,) = method(iter([message]), metadata=headers, timeout=SECONDS)
         status = OLD.InferResponse.FromString(response).request_status
@@ -590,7 +595,7 @@ def test_a_legacy_stream_is_authorized_in_its_own_format(harness: Harness) -> No
 
 def test_a_stream_over_rest_is_refused_before_it_begins(harness: Harness) -> None:
     body = json.dumps({"INPUT0": "x"}).encode()
-    for headers, status in (({}, 401), (bearer(LIMITED), 403)):
+    for headers, status in (({}, 401), (bearer(LIMITED_KEY), 403)):
         path = "/v2/models/repeat/generate_stream"
         assert post(harness.gateway.http, path, body, headers).status == status
 
@@ -619,7 +624,7 @@ def test_changes_of_the_keys_file_are_applied(harness: Harness) -> None:
 
 def test_rejections_are_counted_by_reason(harness: Harness) -> None:
     v2_rest(harness, "simple", {})
-    v2_rest(harness, "nosuch", bearer(GOOD))
+    v2_rest(harness, "nosuch", bearer(VALID_KEY))
     text = harness.gateway.metrics()
     for reason in ("no_credentials", "forbidden"):
         assert f'infergate_access_refused_total{{reason="{reason}"}}' in text
@@ -633,23 +638,21 @@ def test_admin_changes_require_an_admin_key(harness: Harness) -> None:
     assert status("GET") == 200
     assert status("POST") == 401
     # this key is valid only on the other listeners
-    assert status("POST", authorization=f"Bearer {ADMIN}") == 401
-    assert status("POST", authorization=f"Bearer {OPS}") == 405
+    assert status("POST", authorization=f"Bearer {ADMIN_KEY}") == 401
+    assert status("POST", authorization=f"Bearer {OPS_KEY}") == 405
 
 
 def test_a_reload_enables_access_control() -> None:
-    """Only clients with a key of the admin listener may reload, even on connections that are
-    already open.
-    """
+    """The reload requires a key of the admin listener, and applies to open connections."""
     base = """
 backends: {demo: {protocol: builtin}}
 routes: [{model: '*', backend: demo}]
 reload: {post: true, watch: false}
 """
-    keys = f"keys: [{{{{name: ops, sha256: '{digest_of(OPS).hex()}'}}}}]"
+    keys = f"keys: [{{{{name: ops, sha256: '{digest_of(OPS_KEY).hex()}'}}}}]"
     listeners = LISTENERS.replace('"127.0.0.1:{0}"', f'"127.0.0.1:{{0}}", {keys}')
     wire = b"GET /v2/models/simple HTTP/1.1\r\nHost: x\r\n%b\r\n"
-    key = f"x-api-key: {GOOD}\r\n".encode()
+    key = f"x-api-key: {VALID_KEY}\r\n".encode()
     with started_infergate(base, listeners) as gateway, Client(gateway.http) as client:
 
         def status(headers: bytes = b"") -> int:
@@ -658,22 +661,22 @@ reload: {post: true, watch: false}
 
         assert status() == 200
         file = gateway.log.parent / "routes.yaml"
-        digest = digest_of(GOOD).hex()
+        digest = digest_of(VALID_KEY).hex()
         file.write_text(
             file.read_text() + f"access: {{keys: [{{name: good, sha256: '{digest}'}}], "
             "rules: [{who: ['key:good']}]}\n"
         )
         assert post(gateway.admin, "/reload", b"", {}).status == 401
         assert status() == 200
-        assert post(gateway.admin, "/reload", b"", bearer(OPS)).status == 200
+        assert post(gateway.admin, "/reload", b"", bearer(OPS_KEY)).status == 200
         assert [status(), status(key)] == [401, 200]
         file.write_text(file.read_text().replace("key:good", "key:god"))
-        assert post(gateway.admin, "/reload", b"", bearer(OPS)).status == 500
+        assert post(gateway.admin, "/reload", b"", bearer(OPS_KEY)).status == 500
         assert [status(), status(key)] == [401, 200]  # the active configuration stays
 
 
 def test_revoking_a_key_by_reload_ends_open_streams() -> None:
-    keys = {name: digest_of(name).hex() for name in (GOOD, OPS)}
+    keys = {name: digest_of(name).hex() for name in (VALID_KEY, OPS_KEY)}
     base = """
 backends: {demo: {protocol: builtin}}
 routes: [{model: '*', backend: demo}]
@@ -681,7 +684,7 @@ reload: {post: true, watch: false}
 access:
   rules: [{who: ["key:*"]}]
   keys: [{name: ops, sha256: "%s"}, {name: good, sha256: "%s"}]
-""" % (keys[OPS], keys[GOOD])  # noqa: UP031 - it has braces
+""" % (keys[OPS_KEY], keys[VALID_KEY])  # noqa: UP031 - the text has braces
     proceed = threading.Event()
     message = rpc_message("simple").SerializeToString()
 
@@ -691,12 +694,12 @@ access:
         yield message
 
     with started_infergate(base) as gateway, channel(gateway.grpc) as rpc_channel:
-        headers = tuple(bearer(GOOD).items())
+        headers = tuple(bearer(VALID_KEY).items())
         responses = rpc_channel.stream_stream(STREAM)(messages(), metadata=headers, timeout=SECONDS)
         try:
             assert not pb.ModelStreamInferResponse.FromString(next(responses)).error_message
             file = gateway.log.parent / "routes.yaml"
-            file.write_text(file.read_text().replace(keys[GOOD], "0" * 64))
+            file.write_text(file.read_text().replace(keys[VALID_KEY], "0" * 64))
             assert post(gateway.admin, "/reload", b"", {}).status == 200
             proceed.set()
             with pytest.raises(grpc.RpcError) as caught:

@@ -1,5 +1,5 @@
-"""Tests that workers with TLS and access control act as one gateway, and that a second signal ends
-all of them."""
+"""Tests that workers share access rules, rate limits and TLS certificates, and that a second signal
+ends all of them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Harness:
         self.tls_context = ssl.create_default_context(cafile=authority.file)
 
     async def spread(self) -> list[Client]:
-        """Open ``COUNT`` connections until every worker has one. Busy workers accept
-        fewer, so several attempts may be needed."""
+        """Return ``COUNT`` connections, at least one to each worker. Busy workers accept fewer, so
+        several attempts may be needed."""
         async with asyncio.timeout(100):
             while True:
                 clients = [
@@ -73,7 +73,6 @@ class Harness:
         return [connections(each, ports) for each in workers(self.running)]
 
     def grpc(self) -> grpc.StatusCode:
-        """Return the status code of an inference over gRPC."""
         channel_credentials = grpc.ssl_channel_credentials(self.authority.file.read_bytes())
         with grpc.secure_channel(self.running.grpc, channel_credentials) as channel:
             status = call(channel, infer_message("identity"), metadata=(("x-api-key", KEY),))
@@ -81,7 +80,7 @@ class Harness:
 
 
 @pytest.mark.parametrize("engine", ["own", pytest.param("compat", marks=pytest.mark.peers)])
-async def test_workers_share_access_control(engine: str, tmp_path: Path) -> None:
+async def test_workers_share_access_control_and_certificates(engine: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     certificate = authority.server()
     settings = f"{{{{certificate: {certificate.certificate}, key: {certificate.key}}}}}"
@@ -122,7 +121,7 @@ async def check_certificate(harness: Harness) -> None:
     replace_files(new := harness.authority.server(), harness.certificate)
     expected = ssl.PEM_cert_to_DER_cert(new.certificate.read_text().partition("\n\n")[0])
 
-    async def is_used() -> bool:
+    async def uses_new_certificate() -> bool:
         clients = await harness.spread()
         certificates = {each.certificate for each in clients}
         for each in clients:
@@ -130,7 +129,7 @@ async def check_certificate(harness: Harness) -> None:
         return certificates == {expected}
 
     async with asyncio.timeout(100):
-        while not await is_used():  # noqa: ASYNC110 - no event to await
+        while not await uses_new_certificate():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.1)
     labels = {"listener": "http", "outcome": "taken"}
     assert metric(harness.running, "infergate_certificate_reloads_total", **labels) == 2
@@ -144,12 +143,12 @@ async def check_second_signal(harness: Harness) -> None:
         await each.send(WITH_KEY[: -len(BODY) // 2])
     os.kill(running.pid, signal.SIGTERM)
 
-    def is_refused() -> bool:
+    def refuses_connections() -> bool:
         host, _, port = running.http.rpartition(":")
         with socket.socket() as connection:
             return connection.connect_ex((host, int(port))) != 0
 
-    await asyncio.to_thread(until, is_refused, "no worker accepts connections")
+    await asyncio.to_thread(until, refuses_connections, "no worker accepts connections")
     assert all(map(lives, processes))
     os.kill(running.pid, signal.SIGTERM)
     assert [await each.status() for each in clients] == [503] * COUNT

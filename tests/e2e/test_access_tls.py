@@ -1,4 +1,5 @@
-"""Tests identities from client certificates over HTTP, gRPC and raw sockets."""
+"""Tests that certificates identify clients over HTTP, gRPC and raw sockets, and that keys take
+precedence."""
 
 from __future__ import annotations
 
@@ -51,9 +52,9 @@ class Harness:
     raw: int
     permitted_pair: Pair
     other_pair: Pair
-    is_required: bool
+    certificate_required: bool
 
-    def connected(self, address: str, certificate: Pair | None) -> ssl.SSLSocket:
+    def connect(self, address: str, certificate: Pair | None) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.authority.file)
         if certificate is not None:
             context.load_cert_chain(certificate.certificate, certificate.key)
@@ -62,12 +63,12 @@ class Harness:
         return context.wrap_socket(raw, server_hostname="localhost")
 
     def http(self, model: str, certificate: Pair | None, headers: str = "") -> int:
-        with self.connected(self.gateway.http, certificate) as peer:
+        with self.connect(self.gateway.http, certificate) as connection:
             head = (
                 f"GET /v2/models/{model} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n"
             )
-            peer.sendall(head.encode())
-            return int(peer.makefile("rb").readline().split()[1])
+            connection.sendall(head.encode())
+            return int(connection.makefile("rb").readline().split()[1])
 
     def grpc(self, model: str, certificate: Pair | None) -> grpc.StatusCode:
         trusted = self.authority.file.read_bytes()
@@ -77,15 +78,15 @@ class Harness:
         credentials = grpc.ssl_channel_credentials(trusted, *pair)
         address = self.gateway.grpc.replace("127.0.0.1", "localhost")
         options = [("grpc.use_local_subchannel_pool", 1)]
-        message = b"\n" + bytes([len(model)]) + model.encode()  # name = 1
+        message = b"\n" + bytes([len(model)]) + model.encode()  # field 1 is the name
         with grpc.secure_channel(address, credentials, options) as channel:
             return call(channel, message, READY).code
 
     def frame(self, certificate: Pair | None) -> bytes:
-        """Return the response to a metadata request in a frame."""
-        with self.connected(f"localhost:{self.raw}", certificate) as peer:
-            peer.sendall(struct.pack("<I", len(METADATA_REQUEST)) + METADATA_REQUEST)
-            stream = peer.makefile("rb")
+        """Return the response to a framed metadata request."""
+        with self.connect(f"localhost:{self.raw}", certificate) as connection:
+            connection.sendall(struct.pack("<I", len(METADATA_REQUEST)) + METADATA_REQUEST)
+            stream = connection.makefile("rb")
             (length,) = struct.unpack("<I", stream.read(4))
             return stream.read(length)
 
@@ -114,22 +115,22 @@ def test_a_certificate_identifies_the_client(harness: Harness) -> None:
     assert harness.http("simple", harness.permitted_pair) == 200
     assert harness.grpc("simple", harness.permitted_pair) is grpc.StatusCode.OK
     framed = HttpResponse(200, {}, [harness.frame(harness.permitted_pair)])
-    verify = ModelMetadataRequest("simple")
-    response = PLUGIN.create({}).parse_response(framed, verify, DEFAULT_LIMITS)
+    request = ModelMetadataRequest("simple")
+    response = PLUGIN.create({}).parse_response(framed, request, DEFAULT_LIMITS)
     assert isinstance(response, ModelMetadata)
     assert response.inputs
     until(
         lambda: '"identity":"cert:one.clients.example"' in harness.gateway.log.read_text(),
-        "the log tells who asked",
+        "the log has the client's identity",
     )
 
 
-def test_other_certificates_are_forbidden_and_none_is_anonymous(harness: Harness) -> None:
+def test_clients_without_permission_or_certificate_are_rejected(harness: Harness) -> None:
     assert harness.http("simple", harness.other_pair) == 403
     assert harness.http("identity", harness.permitted_pair) == 403
     assert harness.grpc("simple", harness.other_pair) is grpc.StatusCode.PERMISSION_DENIED
     assert b"is not permitted for this client" in harness.frame(harness.other_pair)
-    if not harness.is_required:
+    if not harness.certificate_required:
         assert harness.http("simple", None) == 401
         assert harness.grpc("simple", None) is grpc.StatusCode.UNAUTHENTICATED
         assert b"credentials are required" in harness.frame(None)

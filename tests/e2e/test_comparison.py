@@ -1,6 +1,5 @@
-"""Tests that comparing a new Triton with an old one on a mirror reports each known difference and
-its size.
-"""
+"""Tests the comparison of an old Triton with a new one that gets mirrored requests: its verdicts,
+metrics and stored mismatches."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ routes:
     rewrite: *perturbed
     mirror:
       {{backend: new, max_requests: 1000, compare: {{baseline: {{backend: twin, percent: 100}}}}}}
-  - model: asked-again
+  - model: repeated
     backend: old
     rewrite: *perturbed
     mirror: {{backend: new, max_requests: 1000, compare: {{baseline: {{percent: 100}}}}}}
@@ -64,7 +63,7 @@ routes:
     mirror:
       backend: new
       max_requests: 1000
-      compare: {{keep: {{path: "{kept}", count: 1, headers: ["*"]}}}}
+      compare: {{keep: {{path: "{mismatches}", count: 1, headers: ["*"]}}}}
 """
 ACTIONS = LISTENERS.replace('{0}"}}', '{0}", actions: true}}')
 
@@ -72,9 +71,9 @@ ACTIONS = LISTENERS.replace('{0}"}}', '{0}", actions: true}}')
 class Servers:
     """The gateway between clients and the old and the new server."""
 
-    def __init__(self, gateway: Infergate, triton_client: Client, kept: Path) -> None:
+    def __init__(self, gateway: Infergate, triton_client: Client, mismatches: Path) -> None:
         self.gateway = gateway
-        self.kept = kept
+        self.mismatches = mismatches
         self._client = triton_client
 
     def infer(self, model: str, change: str) -> None:
@@ -109,37 +108,37 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    kept = tmp_path_factory.mktemp("comparison") / "kept"
+    mismatches = tmp_path_factory.mktemp("comparison") / "mismatches"
     with (
         started_triton(MODELS) as old,
         perturbed_triton() as new,
-        started_infergate(config(old, new, kept), ACTIONS) as gateway,
+        started_infergate(config(old, new, mismatches), ACTIONS) as gateway,
         client("http", gateway.http, gateway.grpc) as triton_client,
     ):
-        yield Servers(gateway, triton_client, kept)
+        yield Servers(gateway, triton_client, mismatches)
 
 
 @contextmanager
 def perturbed_triton() -> Iterator[Triton]:
-    """Run the new server."""
+    """Run the new server, whose responses can differ from the old server's."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PERTURBED", "1")
         with started_triton(MODELS) as running:
             yield running
 
 
-def config(old: Triton, new: Triton, kept: Path) -> str:
-    return CONFIG.format(old=old.http, old_grpc=old.grpc, new=new.grpc, kept=kept)
+def config(old: Triton, new: Triton, mismatches: Path) -> str:
+    return CONFIG.format(old=old.http, old_grpc=old.grpc, new=new.grpc, mismatches=mismatches)
 
 
-def result(servers: Servers, case: str) -> ModelSummary:
+def summary_of(servers: Servers, case: str) -> ModelSummary:
     for _ in range(REPEATS):
         servers.infer(case, case)
     return servers.compared("*", case, REPEATS)
 
 
-def test_equal_responses_are_equal(servers: Servers) -> None:
-    summary = result(servers, "same")
+def test_equal_responses_have_the_verdict_equal(servers: Servers) -> None:
+    summary = summary_of(servers, "same")
     assert summary.verdict() is Verdict.EQUAL
     assert set(summary.outputs) == {"scores", "label"}
     assert summary.outputs["scores"].stats.max_absolute == 0
@@ -148,7 +147,7 @@ def test_equal_responses_are_equal(servers: Servers) -> None:
 
 @pytest.mark.parametrize(("case", "verdict"), [("1e-6", "equal"), ("1e-3", "different")])
 def test_the_error_of_an_element_is_exact(servers: Servers, case: str, verdict: str) -> None:
-    summary = result(servers, case)
+    summary = summary_of(servers, case)
     scores = summary.outputs["scores"]
     changed = SCORES[0] + np.float32(float(case))
     error = float(np.float64(changed) - np.float64(SCORES[0]))
@@ -164,7 +163,7 @@ def test_the_error_of_an_element_is_exact(servers: Servers, case: str, verdict: 
     assert summary.outputs["label"].judge().verdict is Verdict.EQUAL
 
 
-def test_swapped_classes_disagree(servers: Servers) -> None:
+def test_only_swapped_classes_differ_in_the_top_class(servers: Servers) -> None:
     for change in ("swapped", "1e-3"):
         servers.infer("classes", change)
     scores = servers.compared("classes", "classes", 2).outputs["scores"]
@@ -172,7 +171,7 @@ def test_swapped_classes_disagree(servers: Servers) -> None:
 
 
 def test_a_single_nan_is_found(servers: Servers) -> None:
-    scores = result(servers, "nan").outputs["scores"]
+    scores = summary_of(servers, "nan").outputs["scores"]
     worst = scores.worst[0].difference
     assert (worst.index, worst.expected, worst.actual) == ((2,), "0.2", "nan")
     assert scores.differences.differing == REPEATS
@@ -183,13 +182,13 @@ def test_a_single_nan_is_found(servers: Servers) -> None:
     ("case", "output", "cause"),
     [("datatype", "scores", "datatype"), ("missing", "label", "missing")],
 )
-def test_a_wrong_response_is_named(servers: Servers, case: str, output: str, cause: str) -> None:
-    summary = result(servers, case)
+def test_wrong_outputs_are_explained(servers: Servers, case: str, output: str, cause: str) -> None:
+    summary = summary_of(servers, case)
     assert summary.outputs[output].causes == {cause: REPEATS}
     assert summary.verdict() is Verdict.DIFFERENT
 
 
-@pytest.mark.parametrize("route", ["with-twin", "asked-again"])
+@pytest.mark.parametrize("route", ["with-twin", "repeated"])
 def test_a_noisy_twin_is_within_noise_and_a_broken_server_is_not(
     servers: Servers, route: str
 ) -> None:
@@ -206,7 +205,7 @@ def test_a_noisy_twin_is_within_noise_and_a_broken_server_is_not(
 
 
 def test_without_a_baseline_noise_is_a_difference(servers: Servers) -> None:
-    assert result(servers, "noise").verdict() is Verdict.DIFFERENT
+    assert summary_of(servers, "noise").verdict() is Verdict.DIFFERENT
 
 
 def test_sequences_are_compared_in_order(servers: Servers) -> None:
@@ -252,9 +251,9 @@ def test_the_metrics_add_up_over_the_workers(servers: Servers) -> None:
 
 
 def test_one_mismatch_is_stored_without_credentials(servers: Servers) -> None:
-    result(servers, "broken")
-    until(lambda: any(servers.kept.glob("*.igrec")), "the mismatch is stored")
-    (file,) = servers.kept.glob("*.igrec")
+    summary_of(servers, "broken")
+    until(lambda: any(servers.mismatches.glob("*.igrec")), "the mismatch is stored")
+    (file,) = servers.mismatches.glob("*.igrec")
     (exchange,) = read_recording(file)
     assert isinstance(exchange, RecordedExchange)
     assert exchange.exchange.backend == "old"

@@ -1,7 +1,7 @@
 """Tests the container image, which is built by the Dockerfile's own steps and run as in a cluster.
 
-The tests need no docker (see ``peers.image_steps``). A CI workflow tests with docker that its
-builder reads the file in the same way, and that the base image has the programs of this machine."""
+The test needs no docker (see ``peers.image_steps``). A CI workflow tests that docker executes the
+Dockerfile in the same way, and that the base image has the programs of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the tools that read the files in deploy/ accept them."""
+"""Tests the files in deploy/ with the tools that read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RELEASES = ("1.27", "1.32", "1.37")
 """The oldest supported Kubernetes version, a version in between, and the newest version known to
 the tool."""
 CUSTOM_KINDS = {"ServiceMonitor", "PrometheusRule"}
-"""Custom resource kinds. Kubernetes does not define them."""
+"""Custom resources, for which Kubernetes has no schema."""
 
 
 @pytest.fixture
@@ -105,9 +105,8 @@ EXPECTED = {
 
 
 def test_the_queries_of_rollouts_measure_the_canary(promtool_path: str, tmp_path: Path) -> None:
-    """The queries must ignore the other version's series, whose values differ, and a route without
-    data.
-    """
+    """The queries must ignore the other version's series, and return nothing for a route without
+    data."""
     queries = dict(rollout_queries())
     assert queries.keys() == EXPECTED.keys()
     names = {name: f"query:{index}" for index, name in enumerate(queries)}
@@ -151,9 +150,8 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
     text = (DEPLOY / "systemd" / "infergate.service").read_text()
-    unit = (
-        tmp_path / "infergate.service"
-    )  # the program must exist, because the tool reports missing programs
+    unit = tmp_path / "infergate.service"
+    # The unit's program must exist, because the tool reports missing programs.
     unit.write_text(text.replace("/opt/infergate/bin/infergate", "/bin/true"))
     assert not output_of(
         "systemd-analyze", "verify", "--man=no", "--generators=no", str(unit)

@@ -96,7 +96,7 @@ def test_json_pass_through_and_translation_equal_triton(
                 assert data.astype("U").tolist() == expected_data.tolist()
 
 
-BAD = {
+INVALID_REQUESTS = {
     "too few elements": json_request([3], [1, 2]),
     "2^40 elements": json_request([2**40], [1]),
     "overflow": json_request([2**32, 2**32], []),
@@ -110,14 +110,14 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("case", INVALID_REQUESTS)
 @pytest.mark.parametrize("prefix", ["fwd", "tr"])
 def test_invalid_requests_never_reach_the_server(
     gateway: Infergate, prefix: str, case: str
 ) -> None:
     path = f"/v2/models/{prefix}.http.id_FP32/infer"
     before = metric(gateway, "infergate_backend_seconds_count")
-    response = post(gateway.http, path, BAD[case])
+    response = post(gateway.http, path, INVALID_REQUESTS[case])
     assert 400 <= response.status < 500
     assert response.error
     assert metric(gateway, "infergate_backend_seconds_count") == before

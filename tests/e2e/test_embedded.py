@@ -1,4 +1,4 @@
-"""Calls the embedded models with every form of tritonclient."""
+"""Tests the embedded models with every form of tritonclient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gateway() -> Iterator[Infergate]:
 
 
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_identity(triton_client: Client, datatype: str) -> None:
+def test_identity_returns_its_inputs(triton_client: Client, datatype: str) -> None:
     array = ARRAYS[datatype]
     inputs = [
         triton_client.input("INPUT0", array, datatype),
@@ -39,7 +39,7 @@ def test_identity(triton_client: Client, datatype: str) -> None:
     assert result.as_numpy("OUTPUT1").tolist() == array.tolist()
 
 
-def test_simple_and_simple_string(triton_client: Client) -> None:
+def test_simple_and_simple_string_add_and_subtract(triton_client: Client) -> None:
     a, b = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
     inputs = [triton_client.input("INPUT0", a, "INT32"), triton_client.input("INPUT1", b, "INT32")]
     np.testing.assert_array_equal(triton_client.infer("simple", inputs).as_numpy("OUTPUT0"), a + b)
@@ -70,7 +70,7 @@ def test_metadata_and_readiness(triton_client: Client) -> None:
     assert metadata["inputs"][0]["name"] == "IMAGE"
 
 
-def test_errors(triton_client: Client) -> None:
+def test_unknown_models_and_missing_inputs_are_rejected(triton_client: Client) -> None:
     tensor = triton_client.input("INPUT0", np.ones((1, 16), np.int32), "INT32")
     with pytest.raises(InferenceServerException, match="nosuch") as caught:
         triton_client.infer("nosuch", [tensor])

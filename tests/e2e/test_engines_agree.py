@@ -1,4 +1,4 @@
-"""Tests that both engines return the same code, message and metadata for the same calls.
+"""Tests that both engines return equal codes, messages and metadata for the same calls.
 
 Decision 14 lists the intended differences, which are not tested here.
 """
@@ -21,23 +21,23 @@ from faults.watch import SECONDS, alive, logged_bugs
 MIB = 1 << 20
 CONFIG = """
 backends:
-  ours: {{protocol: builtin}}
-  depot:
+  embedded: {{protocol: builtin}}
+  remote:
     protocol: v2-grpc
     endpoints: ["grpc://{rpc}"]
     profile: triton
     forward_headers: ["x-*"]
     return_headers: ["x-*"]
-  nobody: {{protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"], profile: triton}}
+  closed: {{protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"], profile: triton}}
 routes:
-  - {{model: depot, backend: depot}}
-  - {{model: nobody, backend: nobody}}
-  - {{model: "*", backend: ours}}
+  - {{model: remote, backend: remote}}
+  - {{model: closed, backend: closed}}
+  - {{model: "*", backend: embedded}}
 models:
-  depot: &model
+  remote: &model
     inputs: [{{name: INPUT0, datatype: INT32, shape: [1]}}]
     outputs: [{{name: OUTPUT0, datatype: INT32, shape: [1]}}]
-  nobody: *model
+  closed: *model
 limits: {{body: 1MiB}}
 """
 SERVICE = INFER.rpartition("/")[0]
@@ -60,59 +60,58 @@ def gateways(rpc: RpcBackend) -> Iterator[list[Infergate]]:
 
 @pytest.fixture
 def backend(rpc: RpcBackend) -> Iterator[RpcBackend]:
-    quick = rpc.respond
+    respond = rpc.respond
     yield rpc
-    rpc.respond = quick
+    rpc.respond = respond
     rpc.release.clear()
 
 
-# ---- what becomes of a call
+# ---- the outcome of a call
 
 Outcome = tuple[Any, ...]
-Pairs = Any
-GIVEN = re.compile(r"[0-9a-f]{12}-[0-9a-f]+")
+GENERATED_ID = re.compile(r"[0-9a-f]{12}-[0-9a-f]+")
 """Matches the ID that the gateway generates for a request without an ID."""
 
 
-def words(details: str | None) -> str:
+def without_prefix(details: str | None) -> str:
     """Return ``details`` without the prefix that grpcio adds."""
     return (details or "").removeprefix("SERVER: ")
 
 
-def pairs(response: Pairs) -> list[tuple[str, str | bytes]]:
-    """Return the metadata that an application sees, without the library's own fields and without
-    IDs that a gateway has generated."""
+def pairs(metadata: Any) -> list[tuple[str, str | bytes]]:
+    """Return the sorted metadata without the fields of grpcio. Replace IDs that a gateway has
+    generated."""
     return sorted(
-        (key, "given" if isinstance(value, str) and GIVEN.fullmatch(value) else value)
-        for key, value in response or ()
+        (key, "generated" if isinstance(value, str) and GENERATED_ID.fullmatch(value) else value)
+        for key, value in metadata or ()
         if not key.startswith("grpc-")
     )
 
 
-def unary(client: grpc.Channel, method: str, message: bytes, **more: Any) -> Outcome:
-    wanted = client.unary_unary(method)
+def unary(client: grpc.Channel, method: str, message: bytes, **options: Any) -> Outcome:
+    send = client.unary_unary(method)
     try:
-        answer, call = wanted.with_call(message, **{"timeout": SECONDS, **more})
+        response, call = send.with_call(message, **{"timeout": SECONDS, **options})
     except grpc.RpcError as error:
-        return error.code(), words(error.details()), pairs(error.trailing_metadata())
-    first, last = pairs(call.initial_metadata()), pairs(call.trailing_metadata())
-    return call.code(), answer, sorted(first + last)
+        return error.code(), without_prefix(error.details()), pairs(error.trailing_metadata())
+    initial, trailing = pairs(call.initial_metadata()), pairs(call.trailing_metadata())
+    return call.code(), response, sorted(initial + trailing)
 
 
-def stream(client: grpc.Channel, messages: list[bytes], **more: Any) -> Outcome:
-    call = client.stream_stream(STREAM)(iter(messages), **{"timeout": SECONDS, **more})
-    got: list[bytes] = []
+def stream(client: grpc.Channel, messages: list[bytes], **options: Any) -> Outcome:
+    call = client.stream_stream(STREAM)(iter(messages), **{"timeout": SECONDS, **options})
+    responses: list[bytes] = []
     try:
-        got.extend(call)
+        responses.extend(call)
     except grpc.RpcError as error:
-        return error.code(), words(error.details()), got
-    return call.code(), call.details(), got
+        return error.code(), without_prefix(error.details()), responses
+    return call.code(), call.details(), responses
 
 
-def unlike() -> bytes:
-    result = pb.ModelInferRequest.FromString(message())
-    result.inputs[0].shape[0] = 99
-    return bytes(result.SerializeToString())
+def mismatched() -> bytes:
+    request = pb.ModelInferRequest.FromString(message())
+    request.inputs[0].shape[0] = 99
+    return bytes(request.SerializeToString())
 
 
 Case = Callable[[grpc.Channel], Outcome]
@@ -122,16 +121,16 @@ OK, NOT_FOUND, INVALID = (
     grpc.StatusCode.INVALID_ARGUMENT,
 )
 UNARY: dict[str, tuple[grpc.StatusCode, Case]] = {
-    "good": (OK, lambda client: unary(client, INFER, message())),
+    "an inference": (OK, lambda client: unary(client, INFER, message())),
     "with an id": (OK, lambda client: unary(client, INFER, message(id="mine"))),
     "400 KB": (OK, lambda client: unary(client, INFER, message(200_000))),
     "gzip": (OK, lambda client: unary(client, INFER, message(9999), compression=GZIP)),
     "deflate": (OK, lambda client: unary(client, INFER, message(9999), compression=DEFLATE)),
     "an unknown model": (NOT_FOUND, lambda client: unary(client, INFER, message(model="né"))),
-    "shape and bytes": (INVALID, lambda client: unary(client, INFER, unlike())),
-    "no message": (INVALID, lambda client: unary(client, INFER, b"\xff" * 5)),
+    "a mismatched shape": (INVALID, lambda client: unary(client, INFER, mismatched())),
+    "an invalid message": (INVALID, lambda client: unary(client, INFER, b"\xff" * 5)),
     "an empty message": (INVALID, lambda client: unary(client, INFER, b"")),
-    "too much": (
+    "a message over the limit": (
         grpc.StatusCode.RESOURCE_EXHAUSTED, lambda client: unary(client, INFER, message(MIB)),
     ),
     "an unknown method": (
@@ -140,7 +139,7 @@ UNARY: dict[str, tuple[grpc.StatusCode, Case]] = {
     "an unknown service": (
         grpc.StatusCode.UNIMPLEMENTED, lambda client: unary(client, "/some.Service/Method", b""),
     ),
-    "a method that is none": (
+    "an empty method name": (
         grpc.StatusCode.UNIMPLEMENTED, lambda client: unary(client, "/", b""),
     ),
     "live": (OK, lambda client: unary(client, f"{SERVICE}/ServerLive", b"")),
@@ -153,33 +152,33 @@ UNARY: dict[str, tuple[grpc.StatusCode, Case]] = {
         ),
     ),
     "health": (OK, lambda client: unary(client, "/grpc.health.v1.Health/Check", b"")),
-    "a backend that is not there": (
-        grpc.StatusCode.UNAVAILABLE, lambda client: unary(client, INFER, infer_message("nobody")),
+    "an unreachable backend": (
+        grpc.StatusCode.UNAVAILABLE, lambda client: unary(client, INFER, infer_message("closed")),
     ),
 }  # fmt: skip
 
 
-def both(gateways: list[Infergate], case: Case) -> list[Outcome]:
-    found = []
+def call_both(gateways: list[Infergate], case: Case) -> list[Outcome]:
+    outcomes = []
     for gateway in gateways:
         with channel(gateway.grpc) as client:
-            found.append(case(client))
-    return found
+            outcomes.append(case(client))
+    return outcomes
 
 
-def unnamed(answer: Any) -> Any:
-    """Return ``answer`` without the name of the exceeded limit, which grpcio does not know."""
-    code, details, *rest = answer
+def without_limit_name(outcome: Any) -> Any:
+    """Return ``outcome`` without the name of the exceeded limit, which grpcio does not know."""
+    code, details, *rest = outcome
     if isinstance(details, str):
         details = details.removesuffix(" (limits.body)")
     return (code, details, *rest)
 
 
-@pytest.mark.parametrize("what", UNARY)
-def test_each_call_has_the_same_result(gateways: list[Infergate], what: str) -> None:
-    code, case = UNARY[what]
-    compat, own = both(gateways, case)
-    assert unnamed(own) == compat
+@pytest.mark.parametrize("name", UNARY)
+def test_each_call_has_the_same_result(gateways: list[Infergate], name: str) -> None:
+    code, case = UNARY[name]
+    compat, own = call_both(gateways, case)
+    assert without_limit_name(own) == compat
     assert own[0] is code
 
 
@@ -197,21 +196,21 @@ def test_a_backends_status_has_the_same_result(
         raise AssertionError("abort raises")
 
     backend.respond = fail
-    compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
+    compat, own = call_both(gateways, lambda client: unary(client, INFER, infer_message("remote")))
     assert own == compat
     assert own[0] is not OK
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [b"", b"\xff" * 9, b"\x0a\x01m" + b"\x2a\x04" * 3, bytes(2 * MIB)],
-    ids=["nothing", "no message", "no tensor", "too much"],
+    ids=["empty", "invalid message", "invalid tensor", "over the limit"],
 )
 def test_a_backends_response_has_the_same_result(
-    gateways: list[Infergate], backend: RpcBackend, answer: bytes
+    gateways: list[Infergate], backend: RpcBackend, response: bytes
 ) -> None:
-    backend.respond = lambda message, context: answer
-    compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
+    backend.respond = lambda message, context: response
+    compat, own = call_both(gateways, lambda client: unary(client, INFER, infer_message("remote")))
     assert own == compat
 
 
@@ -219,22 +218,22 @@ def test_a_backends_response_has_the_same_result(
 def test_a_compressed_response_has_the_same_result(
     gateways: list[Infergate], backend: RpcBackend, compression: grpc.Compression
 ) -> None:
-    quick = backend.respond
+    normal = backend.respond
 
-    def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
+    def respond(message: bytes, context: grpc.ServicerContext) -> bytes:
         context.set_compression(compression)
-        return quick(message, context)
+        return normal(message, context)
 
-    backend.respond = answer
-    compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
+    backend.respond = respond
+    compat, own = call_both(gateways, lambda client: unary(client, INFER, infer_message("remote")))
     assert own == compat
     assert own[0] is OK
 
 
 def test_both_engines_enforce_deadlines(gateways: list[Infergate], backend: RpcBackend) -> None:
     backend.respond = backend.wait
-    compat, own = both(
-        gateways, lambda client: unary(client, INFER, infer_message("depot"), timeout=0.4)
+    compat, own = call_both(
+        gateways, lambda client: unary(client, INFER, infer_message("remote"), timeout=0.4)
     )
     assert own[0] is compat[0] is grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -248,42 +247,44 @@ def test_both_engines_enforce_deadlines(gateways: list[Infergate], backend: RpcB
         [("x-long", "y" * 7000)],
     ],
 )
-def test_metadata_reaches_the_backend(
-    gateways: list[Infergate], backend: RpcBackend, metadata: Pairs
+def test_both_engines_forward_metadata_in_both_directions(
+    gateways: list[Infergate], backend: RpcBackend, metadata: Any
 ) -> None:
-    quick, seen = backend.respond, []
+    normal, received = backend.respond, []
 
-    def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
-        seen.append([each for each in pairs(context.invocation_metadata()) if each[0][:2] == "x-"])
+    def respond(message: bytes, context: grpc.ServicerContext) -> bytes:
+        received.append(
+            [each for each in pairs(context.invocation_metadata()) if each[0][:2] == "x-"]
+        )
         context.send_initial_metadata(metadata[:1])
         context.set_trailing_metadata(metadata)
-        return quick(message, context)
+        return normal(message, context)
 
-    backend.respond = answer
-    compat, own = both(
+    backend.respond = respond
+    compat, own = call_both(
         gateways,
         lambda client: unary(
             client,
             INFER,
-            infer_message("depot"),
+            infer_message("remote"),
             metadata=[*metadata, ("x-request-id", "mine")],
         ),
     )
     assert own == compat
     assert own[0] is OK
-    assert len(seen[0]) > 1
-    assert seen[0] == seen[1]
+    assert len(received[0]) > 1
+    assert received[0] == received[1]
 
 
-def test_both_engines_reject_a_bomb(gateways: list[Infergate]) -> None:
-    compat, own = both(
+def test_both_engines_limit_the_inflated_size(gateways: list[Infergate]) -> None:
+    compat, own = call_both(
         gateways, lambda client: unary(client, INFER, message(MIB), compression=GZIP)
     )
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_both_engines_reject_too_much_metadata(gateways: list[Infergate]) -> None:
-    compat, own = both(
+    compat, own = call_both(
         gateways,
         lambda client: unary(client, INFER, message(), metadata=[("x", "y" * 60_000)]),
     )
@@ -291,24 +292,24 @@ def test_both_engines_reject_too_much_metadata(gateways: list[Infergate]) -> Non
 
 
 STREAMS: dict[str, Case] = {
-    "none": lambda client: stream(client, []),
-    "one": lambda client: stream(client, [message()]),
-    "many": lambda client: stream(client, [message(number) for number in range(1, 50)]),
-    "long ones": lambda client: stream(client, [message(100_000)] * 5),
+    "no messages": lambda client: stream(client, []),
+    "one message": lambda client: stream(client, [message()]),
+    "many messages": lambda client: stream(client, [message(number) for number in range(1, 50)]),
+    "long messages": lambda client: stream(client, [message(100_000)] * 5),
     "compressed": lambda client: stream(client, [message(9999)] * 3, compression=GZIP),
-    "good and bad": lambda client: stream(client, [message(), unlike(), message(model="né")]),
-    "no message": lambda client: stream(client, [b"\xff" * 5]),
-    "to a backend": lambda client: stream(client, [infer_message("nobody"), message()]),
+    "some invalid": lambda client: stream(client, [message(), mismatched(), message(model="né")]),
+    "an invalid message": lambda client: stream(client, [b"\xff" * 5]),
+    "an unreachable backend": lambda client: stream(client, [infer_message("closed"), message()]),
 }
 
 
-@pytest.mark.parametrize("what", STREAMS)
-def test_each_stream_has_the_same_result(gateways: list[Infergate], what: str) -> None:
-    compat, own = both(gateways, STREAMS[what])
+@pytest.mark.parametrize("name", STREAMS)
+def test_each_stream_has_the_same_result(gateways: list[Infergate], name: str) -> None:
+    compat, own = call_both(gateways, STREAMS[name])
     assert (own[:2], sorted(own[2])) == (compat[:2], sorted(compat[2]))
 
 
 def test_both_engines_reject_a_streams_message_over_the_limit(gateways: list[Infergate]) -> None:
-    compat, own = both(gateways, lambda client: stream(client, [message(), message(MIB)]))
+    compat, own = call_both(gateways, lambda client: stream(client, [message(), message(MIB)]))
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert own[1] == f"{compat[1]} (limits.body)"

@@ -1,5 +1,5 @@
-"""Tests SageMaker's, Vertex AI's and OpenAI's paths on one listener, with the embedded models and
-with a real Triton over HTTP and gRPC."""
+"""Tests the paths of SageMaker, Vertex AI, OpenAI and MLflow with the embedded models and with a
+real Triton over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -71,9 +71,8 @@ def send(
 
 
 def simple(*, binary: bool = False) -> Any:
-    """Return an inference for ``simple``: a JSON object or, for ``binary``, the JSON head and the
-    data.
-    """
+    """Return the body for ``simple``: a JSON object or, with ``binary``, the JSON head and the
+    data."""
     inputs = [
         {"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": array.tolist()}
         for i, array in enumerate((RANGE, ONES))
@@ -125,7 +124,7 @@ def embedded() -> Iterator[Infergate]:
 
 
 @pytest.mark.parametrize("path", ["/ping", ROUTE, "/v2/health/ready"])
-def test_health(embedded: Infergate, path: str) -> None:
+def test_health_paths_report_readiness(embedded: Infergate, path: str) -> None:
     assert send(embedded, path).status == 200
 
 
@@ -144,7 +143,7 @@ def test_the_listener_still_serves_its_other_protocols(embedded: Infergate) -> N
     assert response.json["predictions"][0]["OUTPUT0"] == (RANGE + ONES).tolist()
 
 
-def test_models_without_control(embedded: Infergate) -> None:
+def test_models_are_listed_but_not_loaded_without_control(embedded: Infergate) -> None:
     models = send(embedded, "/models").json["models"]
     assert {"modelName": "embed", "modelUrl": ""} in models
     assert send(embedded, "/models/embed").json["modelName"] == "embed"
@@ -170,13 +169,13 @@ def test_embeddings(embedded: Infergate, encoding: str) -> None:
     assert response.json["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
 
 
-def test_long_requests_go_to_helper_processes(embedded: Infergate) -> None:
-    """64 texts of 4 KiB are more JSON than the event loop reads."""
+def test_embeddings_of_a_long_request(embedded: Infergate) -> None:
+    """The event loop does not parse as much JSON as 64 texts of 4 KiB."""
     texts = [letter * 4096 for letter in "abcdefgh" * 8]
     body = {"input": texts, "model": "embed", "padding": None, "encoding_format": "base64"}
-    rejected = send(embedded, "/v1/embeddings", body)
-    assert rejected.status == 200  # null means absent
-    embeddings = vectors(rejected)
+    response = send(embedded, "/v1/embeddings", body)
+    assert response.status == 200  # null means absent
+    embeddings = vectors(response)
     assert len(embeddings) == 64
     assert embeddings[0] == embeddings[8] != embeddings[1]
 
@@ -198,7 +197,7 @@ access:
 
 
 def test_access_rules_apply_to_envelopes() -> None:
-    """The SDK sends its API key as a bearer token; the rules see the model in the body."""
+    """The SDK sends its API key as a bearer token, and names the model in the body."""
     key = {"authorization": "Bearer secret"}
     body = {"model": "embed", "input": "a"}
     with started_infergate(EMBEDDED + ACCESS, LISTENERS.replace("SIMPLE", "simple")) as gateway:
@@ -242,21 +241,21 @@ IMAGE = np.eye(8).tolist()
         {"dataframe_split": {"columns": ["IMAGE"], "index": [0, 1], "data": [[IMAGE], [IMAGE]]}},
     ],
 )
-def test_mlflow(rows_gateway: Infergate, body: Any) -> None:
+def test_each_mlflow_request_format_is_served(rows_gateway: Infergate, body: Any) -> None:
     response = send(rows_gateway, "/invocations", body, content_type="application/json")
     assert response.status == 200, response
     assert np.array(response.json["predictions"]).shape == (2, 10)
 
 
-def test_mlflow_in_helper_processes(rows_gateway: Infergate) -> None:
-    """400 KiB of JSON are more than the event loop reads."""
+def test_the_error_of_a_long_mlflow_request(rows_gateway: Infergate) -> None:
+    """The event loop does not parse 400 KiB of JSON."""
     body = {"instances": [np.full((8, 8), 1 / 3).tolist()] * 300}
     response = send(rows_gateway, "/invocations", body, content_type="application/json")
     assert "batch-size must be <= 64" in response.json["message"]
     assert (response.status, response.json["error_code"]) == (400, "BAD_REQUEST")
 
 
-def test_mlflows_other_paths(rows_gateway: Infergate) -> None:
+def test_mlflow_health_version_and_unsupported_content(rows_gateway: Infergate) -> None:
     assert send(rows_gateway, "/ping").status == send(rows_gateway, "/health").status == 200
     assert send(rows_gateway, "/version").headers["content-type"] == "text/plain"
     assert send(rows_gateway, "/invocations", b"a\n1\n", content_type="text/xml").status == 415

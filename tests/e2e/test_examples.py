@@ -71,7 +71,7 @@ def addresses(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     vectors = tmp_path_factory.mktemp("vectors") / "labels.npy"
     np.save(vectors, np.eye(4, dtype=np.float32))
 
-    def launch(other: str) -> Launch:
+    def launch(other_url: str) -> Launch:
         ports = free_ports(3)
         environment = {
             **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -79,7 +79,7 @@ def addresses(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "INFERGATE_GRPC_PORT": str(ports[1]),
             "INFERGATE_HTTP_PORT": str(ports[2]),
             "VECTORS": str(vectors),
-            "OTHER_URL": other,
+            "OTHER_URL": other_url,
             "INFERGATE_DRAIN_DELAY": "0s",
         }
         config = PROJECT / "examples" / "routes.yaml"

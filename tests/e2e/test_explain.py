@@ -1,5 +1,5 @@
-"""Tests that the code that ``infergate explain`` prints sends the same bytes as the explained
-request. tests/peers/test_explained_code.py runs the code of other clients."""
+"""Tests the programs and curl commands that ``infergate explain`` prints, and when it requests
+metadata. tests/peers/test_explained_code.py runs the code for other clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def printed_code(
     gateway: Infergate, wire: HttpRequest | RpcRequest, folder: Path, client: str,
     capsys: pytest.CaptureFixture[str],
 ) -> str:  # fmt: skip
-    """Return the code for ``client`` that explaining ``wire`` prints."""
+    """Return the code for ``client`` that ``infergate explain`` prints for ``wire``."""
     config, body = folder / "routes.yaml", folder / "body"
     listeners = f"http: {{address: '{gateway.http}'}}, grpc: {{address: '{gateway.grpc}'}}"
     config.write_text(f"{CONFIG}listeners: {{{listeners}}}\n")

@@ -1,5 +1,5 @@
-"""Tests the order in which a server with one slot gets waiting inferences, over each transport and
-both pipelines. The server holds each inference until the test lets it respond."""
+"""Tests in which order waiting inferences reach a server with one slot, and which of them a full
+queue rejects, over each transport and both pipelines. The server responds when the test permits."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ models:
 
 @dataclass
 class Server:
-    """A V2 server. ``arrived`` are the ids of inferences, in order. ``responses`` permits one
-    response for each release."""
+    """A V2 server. ``arrived`` lists the ids of inferences in order. Each release of ``responses``
+    permits one response."""
 
     arrived: list[str] = field(default_factory=list)
     responses: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -82,7 +82,7 @@ def http_handler(server: Server) -> type[QuietHandler]:
 
 
 def grpc_handler(server: Server) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-    def answer(message: bytes, _: grpc.ServicerContext) -> bytes:
+    def respond(message: bytes, _: grpc.ServicerContext) -> bytes:
         request = ModelInferRequest.FromString(message)
         server.serve(request.id)
         response = ModelInferResponse(model_name="grpc", id=request.id)
@@ -90,12 +90,12 @@ def grpc_handler(server: Server) -> Callable[[bytes, grpc.ServicerContext], byte
         response.raw_output_contents.append(bytes(4))
         return bytes(response.SerializeToString())
 
-    return answer
+    return respond
 
 
 @dataclass
 class Deployment:
-    """A gateway, its two servers, and clients whose results are ``(status, retry-after)``."""
+    """A gateway, its two servers, and clients. A request returns ``(status, retry-after)``."""
 
     gateway: Infergate
     servers: dict[str, Server]
@@ -144,7 +144,7 @@ def deployment() -> Iterator[Deployment]:
 
 @dataclass
 class Waiting:
-    """Requests to one backend, which are sent one after the other and wait for its only slot."""
+    """Requests that are sent one after the other and wait for the only slot of a backend."""
 
     deployment: Deployment
     transport: str
@@ -178,7 +178,7 @@ class Waiting:
             until(lambda: self.deployment.waiting(self.backend) == before + 1, f"{name} waits")
 
     def finish(self) -> list[str]:
-        """Let the server respond. Return the order of the requests."""
+        """Let the server respond. Return the ids of the waiting requests as they arrived."""
         self.server.release(len(self.sent))
         for request in self.sent.values():
             request.result(60)
@@ -213,7 +213,7 @@ def test_requests_are_sent_by_priority_and_fairly_between_clients(
     ]  # fmt: skip
 
 
-def test_the_priority_of_the_route_applies_to_requests_without_one(deployment: Deployment) -> None:
+def test_a_request_without_a_priority_has_the_priority_of_its_route(deployment: Deployment) -> None:
     waiting = Waiting(deployment, "http", "http")
     waiting.add("batch", "other", model="batch")
     waiting.add("low", "other", header="7")
@@ -237,10 +237,10 @@ def test_a_full_queue_sheds_the_flood_with_a_retry_after(
         assert status == (503 if transport == "http" else "UNAVAILABLE")
         assert re.fullmatch("[1-9][0-9]*", retry_after)
     assert metric(deployment.gateway, shed[0], **shed[1]) == before + 2
-    waits = metric(
+    queued = metric(
         deployment.gateway, "infergate_queue_priority_requests", backend=backend, priority="5"
     )
-    assert waits == 9
+    assert queued == 9
     order = waiting.finish()
     assert sorted(order) == ["flood0", *(f"flood{n}" for n in range(1, 8)), "good"]
     assert order.index("good") < 2

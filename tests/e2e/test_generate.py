@@ -1,5 +1,5 @@
 """Tests generate, generate_stream and infer_stream with real servers, called directly and through a
-gateway.
+gateway, and infer_stream with a scripted server.
 
 The gateway serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, MLServer's models as
 ``mlserver.M`` over V2 REST, and the embedded models as ``embedded.M``."""
@@ -39,10 +39,10 @@ routes:
   - {{model: quick, backend: triton, timeout: 300ms, rewrite: {{model: repeat_int32}}}}
   - {{model: '*', backend: triton}}
 """
-STREAM = "text/event-stream; charset=utf-8"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
 ROUTES = ["", "grpc."]
 """Prefixes of Triton's models over V2 REST and over V2 gRPC."""
-REPEAT = ["repeat_int32", "grpc.repeat_int32", "embedded.repeat"]
+REPEAT_MODELS = ["repeat_int32", "grpc.repeat_int32", "embedded.repeat"]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def repeat_body(model: str, count: int, delay: int = 0, **more: Any) -> dict[str
     return {"IN": list(range(count)), "DELAY": [delay] * count, **wait, **more}
 
 
-def count(number: int, name: str = "INPUT0") -> dict[str, Any]:
+def count_body(number: int, name: str = "INPUT0") -> dict[str, Any]:
     tensor = {"name": name, "datatype": "INT32", "shape": [1], "data": [number]}
     return {"id": "q", "inputs": [tensor]}
 
@@ -90,7 +90,7 @@ REQUESTS: list[tuple[str, Any]] = [
     ("id_BOOL", {"INPUT0": True}),
     ("id_UINT64", {"INPUT0": 2**64 - 1}),
     ("id_INT64", {"INPUT0": [-(2**63), 2**63 - 1]}),
-    ("id_INT64", {"INPUT0": list(range(100_000))}),  # long, so a helper reads and writes it
+    ("id_INT64", {"INPUT0": list(range(100_000))}),  # long enough for a helper process
     ("simple", {"INPUT0": list(range(16)), "INPUT1": list(range(16))}),
     ("simple", {"INPUT0": list(range(32)), "INPUT1": list(range(32))}),
     ("simple", {"INPUT0": list(range(16))}),
@@ -105,7 +105,7 @@ REQUESTS: list[tuple[str, Any]] = [
 
 
 def without_prefix(response: tuple[int, str, bytes]) -> tuple[int, str, bytes]:
-    """Return a response with the backend's name of the model instead of the client's."""
+    """Return a response without the prefix ``grpc.`` of model names."""
     return *response[:2], response[2].replace(b"grpc.", b"")
 
 
@@ -164,8 +164,8 @@ def incomplete_body(*names: str) -> dict[str, Any]:
         ("simple", incomplete_body("INPUT0", "OTHER"), 400),
         ("nosuch", incomplete_body("INPUT0"), 404),
         ("versions/versions/9", incomplete_body("INPUT0"), 404),
-        ("accumulate", count(1, "INPUT"), 400),
-        ("accumulate", {**count(1, "INPUT"), "parameters": {"sequence_id": 77}}, 400),
+        ("accumulate", count_body(1, "INPUT"), 400),
+        ("accumulate", {**count_body(1, "INPUT"), "parameters": {"sequence_id": 77}}, 400),
     ],
 )
 def test_a_streamed_inference_is_rejected_like_a_unary_one(
@@ -178,19 +178,19 @@ def test_a_streamed_inference_is_rejected_like_a_unary_one(
         assert response == (status, "application/json", direct[2])
 
 
-@pytest.mark.parametrize("model", REPEAT)
+@pytest.mark.parametrize("model", REPEAT_MODELS)
 def test_generate_works_with_every_backend(gateway: Infergate, model: str) -> None:
     status, _, body = send_request(gateway.http, model, "generate", repeat_body(model, 1))
     assert status == 200
     assert json.loads(body) == {"OUT": 0, "IDX": 0, "model_name": model, "model_version": "1"}
 
 
-@pytest.mark.parametrize("model", REPEAT)
+@pytest.mark.parametrize("model", REPEAT_MODELS)
 def test_responses_arrive_one_by_one(gateway: Infergate, model: str) -> None:
     body = json.dumps(repeat_body(model, 4, 150)).encode()
 
     def first_arrival() -> float:
-        """Return the time from the request to its first response, after all have arrived."""
+        """Receive all responses, and return the seconds from the request to the first."""
         with Client(gateway.http) as client:
             start, arrivals = time.monotonic(), []
             client.send(stream_request(model, body))
@@ -206,7 +206,7 @@ def test_responses_arrive_one_by_one(gateway: Infergate, model: str) -> None:
     assert comes_before_the_last(first_arrival), "the first response came with the last"
 
 
-@pytest.mark.parametrize("model", REPEAT)
+@pytest.mark.parametrize("model", REPEAT_MODELS)
 @pytest.mark.parametrize("verb", ["infer", "infer_stream"])
 def test_inferences_are_streamed_as_events(gateway: Infergate, model: str, verb: str) -> None:
     names = {"IN": "INT32", "DELAY": "UINT32", "WAIT": "UINT32"}
@@ -217,9 +217,9 @@ def test_inferences_are_streamed_as_events(gateway: Infergate, model: str, verb:
     ]
     parameters = {"stream": True} if verb == "infer" else {}
     body = {"id": "i", "parameters": parameters, "inputs": inputs, "outputs": [{"name": "OUT"}]}
-    status, kind, answer = send_request(gateway.http, model, verb, body)
-    assert (status, kind) == (200, STREAM)
-    assert events(answer) == [
+    status, content_type, content = send_request(gateway.http, model, verb, body)
+    assert (status, content_type) == (200, EVENT_STREAM)
+    assert events(content) == [
         {
             "id": "i",
             "model_name": model,
@@ -231,9 +231,9 @@ def test_inferences_are_streamed_as_events(gateway: Infergate, model: str, verb:
 
 
 def test_infer_stream_equals_mlservers(gateway: Infergate, mlserver: MLServer) -> None:
-    response = send_request(gateway.http, "mlserver.count", "infer_stream", count(3))
-    direct = send_request(mlserver.http, "count", "infer_stream", count(3))
-    assert response[:2] == direct[:2] == (200, STREAM)
+    response = send_request(gateway.http, "mlserver.count", "infer_stream", count_body(3))
+    direct = send_request(mlserver.http, "count", "infer_stream", count_body(3))
+    assert response[:2] == direct[:2] == (200, EVENT_STREAM)
     parsed = events(response[2])
     for each in parsed:
         each["model_name"] = each["model_name"].removeprefix("mlserver.")
@@ -241,9 +241,9 @@ def test_infer_stream_equals_mlservers(gateway: Infergate, mlserver: MLServer) -
     assert len(parsed) == 3
 
 
-def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
+def test_a_stream_that_mlserver_breaks_off_ends_with_an_error(gateway: Infergate) -> None:
     """MLServer closes the connection without reporting the cause."""
-    status, _, body = send_request(gateway.http, "mlserver.count", "infer_stream", count(-3))
+    status, _, body = send_request(gateway.http, "mlserver.count", "infer_stream", count_body(-3))
     assert status == 200
     first, error = events(body)
     assert first["outputs"][0]["data"] == [0]
@@ -251,8 +251,10 @@ def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
 
 
 def test_mlserver_streams_report_an_unknown_model(gateway: Infergate) -> None:
-    status, kind, body = send_request(gateway.http, "mlserver.nosuch", "infer_stream", count(1))
-    assert (status, kind) == (500, "application/json")
+    status, content_type, body = send_request(
+        gateway.http, "mlserver.nosuch", "infer_stream", count_body(1)
+    )
+    assert (status, content_type) == (500, "application/json")
     assert "Model nosuch not found" in json.loads(body)["error"]
 
 
@@ -292,27 +294,27 @@ def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate)
     late_body["DELAY"][1] = 2000
 
     def responses(body: Any, number: int) -> list[Any]:
-        """Return the responses if there are ``number`` of them. This is tried repeatedly, because
-        on a busy machine any of them may be late."""
+        """Return the events of a response. Repeat the request until there are ``number`` events,
+        because on a busy machine any event may be late."""
         for _ in range(10):
-            status, _, sent = send_request(gateway.http, "quick", "generate_stream", body)
-            if status == 200 and len(events(sent)) == number:
+            status, _, content = send_request(gateway.http, "quick", "generate_stream", body)
+            if status == 200 and len(events(content)) == number:
                 break
         assert status == 200
-        return events(sent)
+        return events(content)
 
-    # this stream takes more than 300 ms
+    # The whole stream takes longer than the timeout of 300 ms.
     assert [each["OUT"] for each in responses(repeat_body("quick", 4, 150), 4)] == [0, 1, 2, 3]
     first, error = responses(late_body, 2)
     assert first["OUT"] == 0
     assert "in time" in error["error"]
     late_body["DELAY"] = [2000, 1]
-    status, kind, _ = send_request(gateway.http, "quick", "generate_stream", late_body)
-    assert (status, kind) == (504, "application/json")
+    status, content_type, _ = send_request(gateway.http, "quick", "generate_stream", late_body)
+    assert (status, content_type) == (504, "application/json")
 
 
 def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
-    """The stream has 20,000 responses of 60 KB; the reader takes a few."""
+    """The stream has 20,000 responses of 60 KB, of which the client reads five."""
     body = json.dumps(repeat_body("embedded", 20_000, id="p" * 60_000)).encode()
     send_request(
         gateway.http,
@@ -330,7 +332,7 @@ def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
     )
 
 
-@pytest.mark.parametrize("model", REPEAT)
+@pytest.mark.parametrize("model", REPEAT_MODELS)
 def test_a_disconnected_client_ends_the_stream(gateway: Infergate, model: str) -> None:
     def cancelled_count() -> float:
         return counted(gateway, operation="stream_infer", outcome="cancelled")
@@ -350,7 +352,7 @@ def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> No
     body = json.dumps(repeat_body("embedded", 3)).encode()
     with Client(gateway.http) as client:
         client.send(stream_request("embedded.repeat", body, "X-Request-Id: count-test\r\n"))
-        answer = client.until(b"0\r\n\r\n").partition(b"\r\n\r\n")[2]
+        content = client.until(b"0\r\n\r\n").partition(b"\r\n\r\n")[2]
 
     def lines() -> list[dict[str, Any]]:
         return [line for line in gateway.logged("request") if line["request_id"] == "count-test"]
@@ -363,7 +365,7 @@ def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> No
         "translate",
     )
     assert line["messages"] == 3
-    assert line["bytes_out"] == len(b"".join(answer.split(b"\r\n")[1:-3:2]))
+    assert line["bytes_out"] == len(b"".join(content.split(b"\r\n")[1:-3:2]))
 
 
 def test_a_stream_is_completed_when_the_gateway_stops(triton: Triton, mlserver: MLServer) -> None:
@@ -412,7 +414,7 @@ def scripted_gateway() -> Iterator[tuple[Infergate, Backend]]:
         (HEAD + EVENT + b": still here\n" * 5 + b"wait", "in time"),
     ],
 )
-def test_unusual_server_streams(
+def test_invalid_and_incomplete_server_streams_end_with_an_error(
     scripted_gateway: tuple[Infergate, Backend], stream: bytes, error_text: str
 ) -> None:
     def script(connection: Connection, _: Any) -> None:
@@ -424,7 +426,7 @@ def test_unusual_server_streams(
     running, fake = scripted_gateway
     fake.use(script)
     model = "late" if stream.endswith(b"wait") else "m"
-    status, _, body = send_request(running.http, model, "infer_stream", count(1))
+    status, _, body = send_request(running.http, model, "infer_stream", count_body(1))
     first, error = events(body)
     assert (status, first["outputs"][0]["data"]) == (200, [7])
     assert error_text in error["error"]

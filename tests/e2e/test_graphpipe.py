@@ -126,14 +126,14 @@ def outputs(response: messages.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_inference(server: Server, kind: str) -> None:
+def test_inferences_over_each_transport(server: Server, kind: str) -> None:
     request = InferRequest("simple", inputs=(TEN, THREE))
     result = read(server.send_request(kind, to_body(request)), request)
     assert outputs(result) == {"OUTPUT0": 13, "OUTPUT1": 7}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_metadata(server: Server, kind: str) -> None:
+def test_metadata_over_each_transport(server: Server, kind: str) -> None:
     request = messages.ModelMetadataRequest("simple")
     response = read(server.send_request(kind, METADATA_REQUEST), request)
     assert isinstance(response, ModelMetadata)
@@ -142,7 +142,7 @@ def test_metadata(server: Server, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("body", [b"nonsense", to_body(InferRequest("simple", inputs=(TEN,)))])
-def test_an_error(server: Server, kind: str, body: bytes) -> None:
+def test_invalid_requests_are_client_errors(server: Server, kind: str, body: bytes) -> None:
     response = server.send_request(kind, body)
     assert response.status == (200 if kind in ("tcp", "unix") else 400)
     with pytest.raises(GatewayError) as caught:
@@ -168,16 +168,16 @@ def test_get_requests_on_own_and_shared_ports(server: Server) -> None:
 
 
 @pytest.mark.parametrize("lengths", [b"Content-Length: %d\r\n", b"Transfer-Encoding: chunked\r\n"])
-def test_a_client_that_waits_for_100_continue(server: Server, lengths: bytes) -> None:
+def test_clients_that_wait_for_100_continue_are_served(server: Server, lengths: bytes) -> None:
     body = to_body(InferRequest("simple", inputs=(TEN, THREE)))
     line = lengths % len(body) if b"%d" in lengths else lengths
-    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if b"chunked" in lengths else body
+    content = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if b"chunked" in lengths else body
     head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n" + line + b"\r\n"
-    assert status_after_100_continue(server, head, sent) == 200
+    assert status_after_100_continue(server, head, content) == 200
 
 
-def test_the_request_of_the_tensorflow_operation(server: Server) -> None:
-    """libcurl sends Content-Length, Transfer-Encoding and Expect; a shared port rejects that."""
+def test_the_tensorflow_operation_is_served_on_own_ports_only(server: Server) -> None:
+    """libcurl sends Content-Length and Transfer-Encoding, which a shared port rejects."""
     body = to_body(InferRequest("simple", inputs=(TEN, THREE)))
     head = (
         b"POST / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nTransfer-Encoding: chunked\r\n"
@@ -193,7 +193,7 @@ def test_the_request_of_the_tensorflow_operation(server: Server) -> None:
 
 
 def status_after_100_continue(server: Server, head: bytes, body: bytes) -> int:
-    """Return the status of a request that sends its body after 100 Continue."""
+    """Send ``body`` after 100 Continue, and return the status of the response."""
     with Client(server.http) as client:
         client.send(head)
         assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -235,7 +235,9 @@ def front(server: Server) -> Iterator[Infergate]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_graphpipe_backend(front: Infergate, kind: str) -> None:
+def test_a_graphpipe_backend_serves_inferences_errors_and_readiness(
+    front: Infergate, kind: str
+) -> None:
     for _ in range(3):
         status, response = infer(front.http, kind, [to_json(TEN), to_json(THREE)])
         assert status == 200
@@ -289,7 +291,7 @@ def inference_only() -> Iterator[str]:
         thread.join()
 
 
-def test_a_backend_without_metadata(inference_only: str) -> None:
+def test_a_backend_without_metadata_needs_a_declared_model(inference_only: str) -> None:
     config = f"""
 backends:
   gp: {{protocol: graphpipe, endpoints: ["{inference_only}"]}}

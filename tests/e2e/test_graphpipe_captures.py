@@ -1,5 +1,6 @@
 """Replays recorded requests of GraphPipe's clients byte for byte to infergate with a V2 server
-behind it. The server's models behave as the recorded servers did, so the responses are equal.
+behind it. The server's models behave like the recorded servers, so the responses are equal unless a
+recorded server was wrong.
 
 The recordings are in tests/vectors/graphpipe: requests in ``request-<case>-<server>``, and most
 responses in ``answer-<case>-<server>``. Each recorded server has a listener with one model, and a
@@ -35,7 +36,7 @@ SERVERS = (
     "go-echo", "go-typed", "go-raw", "go-cache", "go-nodef", "go-batcher", "pyid-fb19"
 )  # fmt: skip
 REQUESTS = sorted(folder.name.removeprefix("request-") for folder in VECTORS.glob("request-*"))
-BAD = sorted(folder.name for folder in VECTORS.glob("bad-*"))
+INVALID_REQUESTS = sorted(folder.name for folder in VECTORS.glob("bad-*"))
 
 NEEDLESSLY_REJECTED = {
     "goc-f16-go-echo", "goc-scalar-go-echo", "py19-emptyout-go-raw", "py19-nodefout-go-nodef",
@@ -188,8 +189,8 @@ def recorded(name: str) -> bytes:
 
 
 def tensors(body: bytes, *, strict: bool) -> list[tuple[int, list[int], list[bytes]]]:
-    """Return type, shape and data of each output. ``strict`` demands every vector, because clients
-    require it."""
+    """Return type, shape and data of each output. With ``strict``, assert that all vectors that
+    clients require are present."""
     response = InferResponse.GetRootAs(body)
     if strict:
         assert not response.OutputTensorsIsNone()
@@ -221,12 +222,13 @@ def server_of(name: str) -> str:
 
 def is_readable_error(response: tuple[int, str, bytes]) -> bool:
     """Return whether the Go, JavaScript, Python and TensorFlow clients would detect the error."""
-    status, kind, body = response
-    return 400 <= status < 500 and kind.startswith("text/plain") and len(body.splitlines()) == 1
+    status, content_type, body = response
+    is_text = content_type.startswith("text/plain")
+    return is_text and 400 <= status < 500 and len(body.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", [each for each in REQUESTS if "-meta-" not in each])
-def test_an_inference(listeners: Mapping[str, str], name: str) -> None:
+def test_replayed_inferences_get_correct_responses(listeners: Mapping[str, str], name: str) -> None:
     response = replay(listeners[server_of(name)], recorded(f"request-{name}"))
     if (VECTORS / f"answer-{name}").exists() and name not in {
         *NEEDLESSLY_REJECTED,
@@ -287,9 +289,9 @@ def test_metadata(listeners: Mapping[str, str], name: str) -> None:
     assert outputs == [each["name"] for each in expected["outputs"]]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_client_errors_are_reported(listeners: Mapping[str, str], name: str) -> None:
-    """Test requests after which the recorded server usually closed the connection."""
+@pytest.mark.parametrize("name", INVALID_REQUESTS)
+def test_a_response_to_each_invalid_request(listeners: Mapping[str, str], name: str) -> None:
+    """The recorded server usually closed the connection after these requests."""
     body = recorded(name).partition(b"\r\n\r\n")[2]
     response = post(listeners["go-raw"], "/", body)
     if "error" in case(name):

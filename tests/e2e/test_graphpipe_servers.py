@@ -1,4 +1,4 @@
-"""Tests a real tritonclient through infergate to real GraphPipe servers of graphpipe-py's library.
+"""Tests tritonclient and GraphPipe's client through infergate with real servers of graphpipe-py.
 
 The servers speak HTTP/1.0 and serve one connection at a time.
 """
@@ -72,8 +72,8 @@ def identity(triton_client: Client, model: str, array: Array, datatype: str) -> 
     return triton_client.infer(model, [triton_client.input("x", array, datatype)]).as_numpy("y")  # type: ignore[no-any-return]
 
 
-# With newer versions of flatbuffers, graphpipe-py writes an unreadable errors vector beside
-# outputs.
+# The server of the model ``new`` has a newer version of flatbuffers, with which graphpipe-py writes
+# an unreadable errors vector beside outputs.
 @pytest.mark.parametrize("model", ["identity", "new"])
 @pytest.mark.parametrize("datatype", [kind for kind in ARRAYS if kind not in UNSUPPORTED])
 def test_each_datatype(triton_client: Client, model: str, datatype: str) -> None:
@@ -82,9 +82,9 @@ def test_each_datatype(triton_client: Client, model: str, datatype: str) -> None
 
 
 @pytest.mark.parametrize("datatype", UNSUPPORTED)
-def test_a_datatype_that_graphpipe_does_not_support(triton_client: Client, datatype: str) -> None:
-    """The route renames tensors in both directions. The server's metadata has no such output, so
-    the client gets the name unchanged."""
+def test_datatypes_that_graphpipe_does_not_support_need_a_cast(
+    triton_client: Client, datatype: str
+) -> None:
     array = ARRAYS[datatype]
     result = identity(triton_client, "identity", array, datatype)
     np.testing.assert_array_equal(result, array.astype(result.dtype))
@@ -95,19 +95,18 @@ def test_a_datatype_that_graphpipe_does_not_support(triton_client: Client, datat
         identity(triton_client, "new", array, datatype)
 
 
-def test_nan_with_a_payload(triton_client: Client) -> None:
+def test_the_payload_of_nan_is_unchanged(triton_client: Client) -> None:
     array = np.array([0x7FC00001, 0xFFA00001, 0x80000000], np.uint32).view(np.float32)
     assert identity(triton_client, "identity", array, "FP32").tobytes() == array.tobytes()
 
 
-def test_scalar_and_no_elements(triton_client: Client) -> None:
+def test_scalars_and_tensors_without_elements(triton_client: Client) -> None:
     assert identity(triton_client, "identity", np.array(2.5, np.float32), "FP32").tolist() == 2.5
     assert identity(triton_client, "identity", np.zeros((0, 3), np.float32), "FP32").shape == (0, 3)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Sending a large body:ResourceWarning"
-)  # tritonclient raises this error itself
+# tritonclient itself causes this warning.
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_a_large_tensor(triton_client: Client) -> None:
     array = np.arange(5_000_000, dtype=np.float32)
     assert (identity(triton_client, "identity", array, "FP32") == array).all()
@@ -118,8 +117,8 @@ def test_strings_of_any_bytes(triton_client: Client) -> None:
     assert identity(triton_client, "identity", array, "BYTES").tolist() == array.tolist()
 
 
-def test_many_inputs_and_outputs(triton_client: Client) -> None:
-    """Outputs may be requested in any order, although the library reverses its metadata."""
+def test_inputs_and_outputs_are_identified_by_name(triton_client: Client) -> None:
+    """The library's metadata lists tensors in reverse order."""
     inputs = [triton_client.input("b", ONES, "FP32"), triton_client.input("a", 3 * ONES, "FP32")]
     all_outputs = triton_client.infer("sum", inputs)
     one_output = triton_client.infer("sum", inputs, outputs=[triton_client.output("difference")])
@@ -165,8 +164,8 @@ def test_a_server_without_metadata_needs_a_declared_model(triton_client: Client)
         identity(triton_client, "undeclared", ONES, "FP32")
 
 
-def test_a_server_that_closes_the_connection_instead_of_an_error(triton_client: Client) -> None:
-    """The server rejects a wrong shape and keeps serving."""
+def test_a_closed_connection_is_reported_as_a_backend_error(triton_client: Client) -> None:
+    """The server closes the connection instead of reporting the wrong shape."""
     inputs = [
         triton_client.input("a", ONES, "FP32"),
         triton_client.input("b", np.ones(7, np.float32), "FP32"),
@@ -178,7 +177,7 @@ def test_a_server_that_closes_the_connection_instead_of_an_error(triton_client: 
 
 
 def test_concurrent_requests_to_a_serial_server(gateway: Infergate) -> None:
-    """The server accepts one connection, and its backlog is short."""
+    """The server handles one connection at a time, and its backlog is short."""
 
     def send_request(number: int) -> int:
         body = {"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [number]}]}
@@ -194,9 +193,9 @@ def test_concurrent_requests_to_a_serial_server(gateway: Infergate) -> None:
 def test_graphpipes_own_client_through_the_gateway(gateway: Infergate) -> None:
     models = (*(f"id_{kind}" for kind in ARRAYS), "id_photo", "id_words")
     address = f"http://{gateway.http}/graphpipe/"
-    result = graphpipe_report(dict.fromkeys(models, f"{address}new"))
+    report = graphpipe_report(dict.fromkeys(models, f"{address}new"))
     for scenario in ("float32", "odd_floats", "photo", "strings", "scalar", "no_elements", "big"):
-        assert "ok" in result[scenario], (scenario, result[scenario])
+        assert "ok" in report[scenario], (scenario, report[scenario])
 
 
 def test_a_probe_finds_the_models_of_graphpipe_servers_and_its_requests_run(

@@ -1,6 +1,6 @@
-"""Tests the gRPC listener with other clients: typed contents, parameters, health, reflection.
+"""Tests the gRPC listener's contents, parameters, metadata, health and reflection.
 
-Messages are those of tritonclient or, for health and reflection, of the published protos.
+Clients use the messages of tritonclient or, for health and reflection, of the published protos.
 """
 
 from __future__ import annotations

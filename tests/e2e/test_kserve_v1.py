@@ -160,7 +160,7 @@ def test_the_error_of_an_undeclared_model_shows_the_declaration(gateway: Inferga
     assert 'models: {"undeclared": {inputs: [{name: x, datatype: FP32' in response.error
 
 
-def test_liveness_readiness_and_the_list(gateway: Infergate) -> None:
+def test_liveness_readiness_and_the_list_of_models(gateway: Infergate) -> None:
     assert get(gateway.http, "/").json == {"status": "alive"}
     for model in ("double", "simple"):
         response = get(gateway.http, f"/v1/models/{model}")
@@ -172,7 +172,7 @@ def test_liveness_readiness_and_the_list(gateway: Infergate) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["tfs-rest", "kserve-v1"])
-def test_the_clients_of_both_protocols_accept_the_readiness(protocol: str) -> None:
+def test_readiness_has_the_fields_of_both_protocols(protocol: str) -> None:
     config = "backends: {d: {protocol: builtin}}\nroutes: [{model: simple, backend: d}]\n"
     with started_infergate(config, LISTENERS.replace("kserve-v1", protocol)) as running:
         response = get(running.http, "/v1/models/simple")
@@ -186,15 +186,15 @@ def test_the_clients_of_both_protocols_accept_the_readiness(protocol: str) -> No
 
 
 @pytest.mark.parametrize("name", ["ce-id", "ce-source", "ce-anything"])
-def test_large_events_are_refused(gateway: Infergate, name: str) -> None:
+def test_events_with_long_headers_are_rejected(gateway: Infergate, name: str) -> None:
     assert predict(gateway, "simple", [], {**EVENT, name: "x" * 100_000}).status == 431
 
 
-def test_large_rows_are_read_and_written_in_helpers(gateway: Infergate) -> None:
+def test_large_rows_are_served(gateway: Infergate) -> None:
     rows = [[float(i + j) for j in range(2)] for i in range(60_000)]
     assert predict(gateway, "undeclared", rows).json["predictions"][-1] == [119998.0, 120000.0]
     numbers = [value for row in rows for value in row]
-    assert predict(gateway, "identity", numbers).json["predictions"] == numbers  # read in two steps
+    assert predict(gateway, "identity", numbers).json["predictions"] == numbers
     explanation = call(gateway.http, "/v1/models/double:explain", {"instances": rows})
     assert explanation.json["explanations"] == rows
     tensor = {"name": "x", "datatype": "FP32", "shape": [60_000, 2], "data": rows}
@@ -204,7 +204,7 @@ def test_large_rows_are_read_and_written_in_helpers(gateway: Infergate) -> None:
 
 @pytest.mark.triton
 def test_the_example_with_triton(triton: Triton) -> None:
-    """config/kserve-v1-to-triton.yaml, with the names of the test models."""
+    """Test config/kserve-v1-to-triton.yaml with the names of the test models."""
     config = EXAMPLE.read_text()
     (port,) = free_ports(1)
     with started_server() as (_, explainer):

@@ -32,7 +32,7 @@ routes: [{{model: "*", backend: triton}}]
 
 
 class Clients:
-    """Clients that send requests continuously. ``statuses`` are those of all responses."""
+    """Clients that send requests continuously. ``statuses`` counts the responses by status."""
 
     def __init__(self, gateway: Infergate) -> None:
         self._address = gateway.http
@@ -84,7 +84,7 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
                 await all_used(hosts[0])
                 api.put(pods_slice("b", endpoint(hosts[1]), endpoint(hosts[2], ready=False)))
                 await all_used(hosts[0], hosts[1])
-                assert not backends[hosts[2]].inferences, "the endpoint is not ready"
+                assert not backends[hosts[2]].inferences, "an unready endpoint got requests"
 
                 # A rolling update replaces the first pod, as Kubernetes does it.
                 ending = endpoint(hosts[0], ready=False, serving=True, terminating=True)
@@ -103,9 +103,9 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
                     lambda: len(gateway.logged("config_loaded")) > 0, "the gateway has reloaded"
                 )
                 await all_used(hosts[1], hosts[2])
-                assert api.list_count == lists, "the watch continues"
+                assert api.list_count == lists, "the reload listed the endpoints again"
 
-                # The API server is unavailable, and has forgotten the version when it returns.
+                # The API server restarts, and no longer knows the watched resource version.
                 await api.stop()
                 await until(
                     lambda: bool(gateway.logged("endpoint_watch_fails")),

@@ -1,5 +1,5 @@
-"""Tests hand-written clients of the legacy API through infergate to a real Triton or the embedded
-models.
+"""Tests handwritten clients of the legacy API with infergate, which serves the models of a real
+Triton and the embedded models.
 
 ``rest.M`` is Triton's model M over V2 REST, ``grpc.M`` is the same model over V2 gRPC, and ``M`` is
 an embedded model. ``peers.test_legacy_client`` tests NVIDIA's own client."""
@@ -29,26 +29,24 @@ CONFIG = """
 backends:
   rest: {{protocol: v2-rest, endpoints: ["http://{http}"]}}
   grpc: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
-  ours: {{protocol: builtin}}
+  embedded: {{protocol: builtin}}
 routes:
   - {{model: '/rest\\.(.+)/', backend: rest, rewrite: {{model: '\\1'}}}}
   - {{model: '/grpc\\.(.+)/', backend: grpc, rewrite: {{model: '\\1'}}}}
-  - {{model: '*', backend: ours}}
+  - {{model: '*', backend: embedded}}
 """
 TYPE_INT32 = 8
 TRANSPORTS = ("http", "grpc")
 TRITON_PREFIXES = ("rest.", "grpc.")
 ALL_PREFIXES = (*TRITON_PREFIXES, "")
 
-over_triton = pytest.mark.parametrize("where", TRITON_PREFIXES)
-everywhere = pytest.mark.parametrize("where", ALL_PREFIXES)
+with_triton = pytest.mark.parametrize("prefix", TRITON_PREFIXES)
+with_every_backend = pytest.mark.parametrize("prefix", ALL_PREFIXES)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an inference. ``raw`` has the bytes of each output; they are empty for
-    classes.
-    """
+    """The outcome of an inference. ``raw`` has the bytes of each output, or none for classes."""
 
     code: str
     error: str
@@ -116,27 +114,27 @@ def old(request: pytest.FixtureRequest, gateway: Infergate, rpc: grpc.Channel) -
 
 
 def request_header(batch: int, *outputs: str, size: int = 0, dims: int = 16) -> str:
-    """Return a request. ``size`` is the size of each input in bytes, which strings require."""
+    """Return a header with two inputs. ``size`` is their size in bytes, which strings require."""
     size_field = f"batch_byte_size: {size}" if size else ""
     inputs = " ".join(f'input {{ name: "INPUT{i}" dims: {dims} {size_field} }}' for i in range(2))
     return f"batch_size: {batch} {inputs} {' '.join(outputs)}"
 
 
-BOTH = 'output { name: "OUTPUT0" }', 'output { name: "OUTPUT1" }'
+BOTH_OUTPUTS = 'output { name: "OUTPUT0" }', 'output { name: "OUTPUT1" }'
 
 
-@everywhere
+@with_every_backend
 @pytest.mark.parametrize("batch", [1, 2, 8])
-def test_sum_and_difference(old: LegacyClient, where: str, batch: int) -> None:
+def test_sum_and_difference(old: LegacyClient, prefix: str, batch: int) -> None:
     a = np.arange(16 * batch, dtype="<i4")
     b = np.full_like(a, 3)
     response = old.infer(
-        f"{where}simple", f"id: 9 {request_header(batch, *BOTH)}", a.tobytes(), b.tobytes()
+        f"{prefix}simple", f"id: 9 {request_header(batch, *BOTH_OUTPUTS)}", a.tobytes(), b.tobytes()
     )
     assert response.code == "SUCCESS", response
     assert response.raw == [(a + b).tobytes(), (a - b).tobytes()]
     header = response.header
-    assert (header.model_name, header.model_version) == (f"{where}simple", 1)
+    assert (header.model_name, header.model_version) == (f"{prefix}simple", 1)
     assert (header.batch_size, header.id) == (batch, 9)
     assert [(each.name, list(each.raw.dims)) for each in header.output] == [
         ("OUTPUT0", [16]),
@@ -144,21 +142,21 @@ def test_sum_and_difference(old: LegacyClient, where: str, batch: int) -> None:
     ]
 
 
-@everywhere
-def test_selected_outputs_and_no_outputs(old: LegacyClient, where: str) -> None:
+@with_every_backend
+def test_selected_outputs_and_no_outputs(old: LegacyClient, prefix: str) -> None:
     a = np.arange(16, dtype="<i4").tobytes()
-    response = old.infer(f"{where}simple", request_header(1, BOTH[1]), a, a)
+    response = old.infer(f"{prefix}simple", request_header(1, BOTH_OUTPUTS[1]), a, a)
     assert (response.code, response.raw) == ("SUCCESS", [bytes(64)])
-    response = old.infer(f"{where}simple", request_header(1), a, a)
+    response = old.infer(f"{prefix}simple", request_header(1), a, a)
     assert (response.code, response.raw, len(response.header.output)) == ("SUCCESS", [], 0)
 
 
-@everywhere
-def test_strings(old: LegacyClient, where: str) -> None:
+@with_every_backend
+def test_numeric_strings(old: LegacyClient, prefix: str) -> None:
     numbers = range(32)
     elements = b"".join(len(s).to_bytes(4, "little") + s for s in (b"%d" % n for n in numbers))
-    header = request_header(2, *BOTH, size=len(elements))
-    response = old.infer(f"{where}simple_string", header, elements, elements)
+    header = request_header(2, *BOTH_OUTPUTS, size=len(elements))
+    response = old.infer(f"{prefix}simple_string", header, elements, elements)
     assert response.code == "SUCCESS", response
     sums = [b"%d" % (2 * n) for n in numbers]
     assert response.raw[0] == b"".join(len(s).to_bytes(4, "little") + s for s in sums)
@@ -166,44 +164,44 @@ def test_strings(old: LegacyClient, where: str) -> None:
     assert list(response.header.output[0].raw.dims) == [16]
 
 
-@over_triton
-def test_arbitrary_strings(old: LegacyClient, where: str) -> None:
+@with_triton
+def test_arbitrary_strings(old: LegacyClient, prefix: str) -> None:
     elements = b"\3\0\0\0a\0b" + b"\0\0\0\0" + b"\2\0\0\0\xff\xfe"
     header = (
         f'batch_size: 1 input {{ name: "INPUT0" dims: 3 batch_byte_size: {len(elements)} }} '
         'output { name: "OUTPUT0" }'
     )
-    response = old.infer(f"{where}simple_identity", header, elements)
+    response = old.infer(f"{prefix}simple_identity", header, elements)
     assert (response.code, response.raw) == ("SUCCESS", [elements])
     assert list(response.header.output[0].raw.dims) == [3]
 
 
-@over_triton
+@with_triton
 @pytest.mark.parametrize("datatype", [name for name in ARRAYS if name not in {"BF16", "BYTES"}])
-def test_each_datatype(old: LegacyClient, where: str, datatype: str) -> None:
+def test_each_datatype(old: LegacyClient, prefix: str, datatype: str) -> None:
     data = ARRAYS[datatype].tobytes()
     header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
-    response = old.infer(f"{where}id_{datatype}", header, data)
+    response = old.infer(f"{prefix}id_{datatype}", header, data)
     assert (response.code, response.raw) == ("SUCCESS", [data])
-    empty = old.infer(f"{where}id_{datatype}", header.replace("3", "0"), b"")
+    empty = old.infer(f"{prefix}id_{datatype}", header.replace("3", "0"), b"")
     assert (empty.code, empty.raw) == ("SUCCESS", [b""])
     assert list(empty.header.output[0].raw.dims) == [0]
 
 
-@over_triton
-def test_an_unsupported_datatype(old: LegacyClient, where: str) -> None:
+@with_triton
+def test_an_unsupported_datatype(old: LegacyClient, prefix: str) -> None:
     header = 'batch_size: 1 input { name: "INPUT0" dims: 3 } output { name: "OUTPUT0" }'
-    response = old.infer(f"{where}id_BF16", header, ARRAYS["BF16"].tobytes())
+    response = old.infer(f"{prefix}id_BF16", header, ARRAYS["BF16"].tobytes())
     assert response.code == "UNSUPPORTED"
     assert "'OUTPUT0': datatype 'BF16'" in response.error
 
 
-@over_triton
-def test_classes_equal_tritons(old: LegacyClient, where: str) -> None:
+@with_triton
+def test_classes_have_tritons_labels(old: LegacyClient, prefix: str) -> None:
     scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], "<f4")
     request = 'output { name: "OUTPUT0" cls { count: 2 } }'
     header = f'batch_size: 1 input {{ name: "INPUT0" dims: 10 }} {request}'
-    response = old.infer(f"{where}classify", header, scores.tobytes())
+    response = old.infer(f"{prefix}classify", header, scores.tobytes())
     assert (response.code, response.raw) == ("SUCCESS", [b""])
     (row,) = response.header.output[0].batch_classes
     assert [(each.idx, each.value, each.label) for each in row.cls] == [
@@ -212,13 +210,13 @@ def test_classes_equal_tritons(old: LegacyClient, where: str) -> None:
     ]
 
 
-@everywhere
-def test_classes_of_a_batch_together_with_values(old: LegacyClient, where: str) -> None:
+@with_every_backend
+def test_classes_of_a_batch_together_with_values(old: LegacyClient, prefix: str) -> None:
     a = np.arange(32, dtype="<i4").reshape(2, 16)
     a[1] = a[1, ::-1]
     classes = 'output { name: "OUTPUT0" cls { count: 2 } }'
     response = old.infer(
-        f"{where}simple", request_header(2, classes, BOTH[1]), a.tobytes(), bytes(128)
+        f"{prefix}simple", request_header(2, classes, BOTH_OUTPUTS[1]), a.tobytes(), bytes(128)
     )
     assert (response.code, response.raw) == ("SUCCESS", [b"", a.tobytes()])
     rows = response.header.output[0].batch_classes
@@ -228,14 +226,14 @@ def test_classes_of_a_batch_together_with_values(old: LegacyClient, where: str) 
     ]
 
 
-@everywhere
-def test_the_status_of_a_model(old: LegacyClient, where: str) -> None:
+@with_every_backend
+def test_the_status_of_a_model(old: LegacyClient, prefix: str) -> None:
     """Triton's configuration has the maximum batch size; V2 metadata does not."""
-    status, response = old.status(f"{where}simple")
+    status, response = old.status(f"{prefix}simple")
     assert code_name(status) == "SUCCESS"
-    assert list(response.model_status) == [f"{where}simple"]
-    model = response.model_status[f"{where}simple"]
-    assert (model.config.name, model.config.max_batch_size) == (f"{where}simple", 8)
+    assert list(response.model_status) == [f"{prefix}simple"]
+    model = response.model_status[f"{prefix}simple"]
+    assert (model.config.name, model.config.max_batch_size) == (f"{prefix}simple", 8)
     for tensors, kind in ((model.config.input, "INPUT"), (model.config.output, "OUTPUT")):
         assert [(each.name, each.data_type, list(each.dims)) for each in tensors] == [
             (f"{kind}{i}", TYPE_INT32, [16]) for i in range(2)
@@ -243,25 +241,27 @@ def test_the_status_of_a_model(old: LegacyClient, where: str) -> None:
     assert {number: each.ready_state for number, each in model.version_status.items()} == {1: 1}
 
 
-@everywhere
-def test_the_status_marks_models_with_sequences(old: LegacyClient, where: str) -> None:
+@with_every_backend
+def test_the_status_marks_models_with_sequences(old: LegacyClient, prefix: str) -> None:
     for model, expected in (("accumulate", True), ("simple", False)):
-        _, status = old.status(f"{where}{model}")
-        config = status.model_status[f"{where}{model}"].config
+        _, status = old.status(f"{prefix}{model}")
+        config = status.model_status[f"{prefix}{model}"].config
         assert config.HasField("sequence_batching") == expected
 
 
-@over_triton
-def test_the_status_of_other_models(old: LegacyClient, where: str) -> None:
-    _, status = old.status(f"{where}versions")
-    model = status.model_status[f"{where}versions"]
+@with_triton
+def test_the_status_has_versions_and_marks_unknown_datatypes(
+    old: LegacyClient, prefix: str
+) -> None:
+    _, status = old.status(f"{prefix}versions")
+    model = status.model_status[f"{prefix}versions"]
     assert {number: each.ready_state for number, each in model.version_status.items()} == {
         1: 1,
         3: 1,
     }
     assert model.config.max_batch_size == 0
-    _, status = old.status(f"{where}id_BF16")
-    assert status.model_status[f"{where}id_BF16"].config.input[0].data_type == 0
+    _, status = old.status(f"{prefix}id_BF16")
+    assert status.model_status[f"{prefix}id_BF16"].config.input[0].data_type == 0
 
 
 def test_the_status_of_all_models(old: LegacyClient) -> None:
@@ -273,47 +273,47 @@ def test_the_status_of_all_models(old: LegacyClient) -> None:
     assert {"rest.simple", "grpc.simple"} <= set(response.model_status)
 
 
-@over_triton
-def test_versions(old: LegacyClient, where: str) -> None:
+@with_triton
+def test_requested_versions_are_used(old: LegacyClient, prefix: str) -> None:
     header = 'batch_size: 1 input { name: "INPUT0" dims: 1 } output { name: "VERSION" }'
     for version, actual in ((-1, 3), (1, 1), (3, 3)):
-        response = old.infer(f"{where}versions", header, bytes(4), version=version)
+        response = old.infer(f"{prefix}versions", header, bytes(4), version=version)
         assert (response.code, response.raw) == ("SUCCESS", [actual.to_bytes(4, "little")])
         assert response.header.model_version == actual
-    response = old.infer(f"{where}versions", header, bytes(4), version=2)
+    response = old.infer(f"{prefix}versions", header, bytes(4), version=2)
     assert response.code == "UNAVAILABLE"
 
 
-@everywhere
-def test_an_unknown_model(old: LegacyClient, where: str) -> None:
-    response = old.infer(f"{where}nosuch", request_header(1, *BOTH), bytes(64), bytes(64))
-    words = f"Inference request for unknown model '{where}nosuch'"
-    assert (response.code, response.error) == ("UNAVAILABLE", words)
-    status, _ = old.status(f"{where}nosuch")
-    words = f"no status available for unknown model '{where}nosuch'"
-    assert (code_name(status), status.msg) == ("INVALID_ARG", words)
+@with_every_backend
+def test_an_unknown_model(old: LegacyClient, prefix: str) -> None:
+    response = old.infer(f"{prefix}nosuch", request_header(1, *BOTH_OUTPUTS), bytes(64), bytes(64))
+    error = f"Inference request for unknown model '{prefix}nosuch'"
+    assert (response.code, response.error) == ("UNAVAILABLE", error)
+    status, _ = old.status(f"{prefix}nosuch")
+    error = f"no status available for unknown model '{prefix}nosuch'"
+    assert (code_name(status), status.msg) == ("INVALID_ARG", error)
 
 
-@everywhere
-def test_errors_use_the_legacy_texts(old: LegacyClient, where: str) -> None:
-    model = f"{where}simple"
-    response = old.infer(model, request_header(9, *BOTH), bytes(576), bytes(576))
-    words = f"inference request batch-size must be <= 8 for '{model}'"
-    assert (response.code, response.error) == ("INVALID_ARG", words)
-    response = old.infer(model, request_header(1, *BOTH, dims=4), bytes(16), bytes(16))
-    words = f"unexpected shape for input 'INPUT0' for model '{model}'. Expected [16], got [4]"
-    assert (response.code, response.error) == ("INVALID_ARG", words)
+@with_every_backend
+def test_errors_use_the_legacy_texts(old: LegacyClient, prefix: str) -> None:
+    model = f"{prefix}simple"
+    response = old.infer(model, request_header(9, *BOTH_OUTPUTS), bytes(576), bytes(576))
+    error = f"inference request batch-size must be <= 8 for '{model}'"
+    assert (response.code, response.error) == ("INVALID_ARG", error)
+    response = old.infer(model, request_header(1, *BOTH_OUTPUTS, dims=4), bytes(16), bytes(16))
+    error = f"unexpected shape for input 'INPUT0' for model '{model}'. Expected [16], got [4]"
+    assert (response.code, response.error) == ("INVALID_ARG", error)
 
 
-@over_triton
-def test_the_servers_error_is_passed_on(old: LegacyClient, where: str) -> None:
+@with_triton
+def test_errors_of_the_model_are_returned(old: LegacyClient, prefix: str) -> None:
     header = (
         'id: 3 batch_size: 1 input {{ name: "INPUT0" dims: 1 batch_byte_size: {} }} '
         'output {{ name: "OUTPUT0" }}'
     )
     for kind, code in ((b"it broke", "INTERNAL"), (b"UNAVAILABLE", "UNAVAILABLE")):
         element = len(kind).to_bytes(4, "little") + kind
-        response = old.infer(f"{where}fail", header.format(len(element)), element)
+        response = old.infer(f"{prefix}fail", header.format(len(element)), element)
         assert response.code == code
         assert response.error
         assert response.header.id == 3
@@ -332,8 +332,8 @@ def test_sequences_of_embedded_models(old: LegacyClient) -> None:
     assert totals == [5, 11, 18]
 
 
-@over_triton
-def test_stream_responses_keep_the_request_order(rpc: grpc.Channel, where: str) -> None:
+@with_triton
+def test_stream_responses_keep_the_request_order(rpc: grpc.Channel, prefix: str) -> None:
     """The first request is slow, and the second is invalid."""
     slow = (
         'batch_size: 1 id: 1 input { name: "INPUT0" dims: 1 } input { name: "SECONDS" } '
@@ -341,17 +341,19 @@ def test_stream_responses_keep_the_request_order(rpc: grpc.Channel, where: str) 
     )
     ones = [np.arange(16, dtype="<i4").tobytes()] * 2
     messages = [
-        old_message(f"{where}slow", header=slow, raw=[bytes(4), np.float32(0.2).tobytes()]),
-        old_message(f"{where}simple", header=f"id: 2 {request_header(9)}", raw=ones),
+        old_message(f"{prefix}slow", header=slow, raw=[bytes(4), np.float32(0.2).tobytes()]),
+        old_message(f"{prefix}simple", header=f"id: 2 {request_header(9)}", raw=ones),
         *(
-            old_message(f"{where}simple", header=f"id: {i} {request_header(1, *BOTH)}", raw=ones)
+            old_message(
+                f"{prefix}simple", header=f"id: {i} {request_header(1, *BOTH_OUTPUTS)}", raw=ones
+            )
             for i in (3, 4, 5)
         ),
     ]
     messages_read = rpc.stream_stream(f"/{SERVICE}/StreamInfer")(iter(messages), timeout=SECONDS)
-    response = [OLD.InferResponse.FromString(each) for each in messages_read]
-    assert [each.meta_data.id for each in response] == [1, 2, 3, 4, 5]
-    assert [code_name(each.request_status) for each in response] == [
+    responses = [OLD.InferResponse.FromString(each) for each in messages_read]
+    assert [each.meta_data.id for each in responses] == [1, 2, 3, 4, 5]
+    assert [code_name(each.request_status) for each in responses] == [
         "SUCCESS", "INVALID_ARG", "SUCCESS", "SUCCESS", "SUCCESS",
     ]  # fmt: skip
-    assert response[4].raw_output[1] == bytes(64)
+    assert responses[4].raw_output[1] == bytes(64)

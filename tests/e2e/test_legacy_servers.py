@@ -210,7 +210,7 @@ def test_numeric_strings(triton_client: Client, backend: str) -> None:
 
 @both_backends
 def test_each_datatype_round_trips_bit_for_bit(any_form: Client, backend: str) -> None:
-    """``identity_all`` has an input of each of the 13 datatypes, ordered by their numbers."""
+    """``identity_all`` has an input of each of the 13 datatypes, ordered by number."""
     arrays = [np.stack([ARRAYS[name][1:], ARRAYS[name][:2]]) for name in _DATATYPES_BY_NUMBER]
     inputs = [
         any_form.input(f"INPUT{i}", array, name)
@@ -383,9 +383,9 @@ def test_invalid_model_names_get_the_legacy_error(
     harness: Harness, backend: str, name: str
 ) -> None:
     """Everything after /api/status/ in the path is the name."""
-    result = get(harness.gateway.http, f"/api/status/{backend}.{name}")
-    assert result.status == 400
-    assert result.headers["nv-status"].startswith(
+    response = get(harness.gateway.http, f"/api/status/{backend}.{name}")
+    assert response.status == 400
+    assert response.headers["nv-status"].startswith(
         f"code: INVALID_ARG msg: \"no status available for unknown model \\'{backend}.{name}\\'\" "
     )
 
@@ -427,8 +427,7 @@ def test_the_index_lists_the_servers_models(clients: dict[str, Client]) -> None:
     grpc_index = clients["grpc"].get_model_repository_index(as_json=True)["models"]
     entries = {(each["name"], each.get("version", "")): each for each in index}
     assert set(entries) == {(each["name"], each.get("version", "")) for each in grpc_index}
-    # Each model has its own name, a name for each pattern that rewrites, and a name for each route
-    # to it alone.
+    # Each model has its own name and a name for each pattern that rewrites. "slow" has two more.
     assert len(entries) == 17 * (1 + len(BACKENDS)) + len(BACKENDS)
     for name in ("simple", "classify"):
         assert entries[name, "1"]["state"] == "READY"
@@ -450,7 +449,7 @@ def test_unknown_models_and_versions(any_form: Client, backend: str) -> None:
 
 @both_backends
 def test_a_model_that_is_not_ready(any_form: Client, harness: Harness, backend: str) -> None:
-    """The batch size is checked before the tensors."""
+    """The gateway checks the readiness before the names of tensors."""
     before = harness.inferences()
     for name in ("WRONG0", "nosuch"):
         with fails(UNAVAILABLE, "Request for unknown model: 'broken' has no available versions"):
@@ -479,21 +478,21 @@ def test_requests_that_contradict_the_metadata_are_not_sent(
         inputs = [triton_client.input(name, array, datatype) for name, array, datatype in arrays]
         triton_client.infer(f"{backend}.simple", inputs, outputs=outputs)
 
-    good = ("INPUT1", b, "INT32")
+    valid_input = ("INPUT1", b, "INT32")
     with fails(INVALID, "tensor 'INPUT0' is FP32, but model 'simple' expects INT32"):
-        infer(("INPUT0", a.astype("f4"), "FP32"), good)
+        infer(("INPUT0", a.astype("f4"), "FP32"), valid_input)
     with fails(
         UNIMPLEMENTED, "input 'INPUT0' is BF16, which the protocol trtis-.* does not support"
     ):
-        infer(("INPUT0", a.astype(ARRAYS["BF16"].dtype), "BF16"), good)
+        infer(("INPUT0", a.astype(ARRAYS["BF16"].dtype), "BF16"), valid_input)
     with fails(INVALID, "tensor 'INPUT1' has batch size 1, but another input has 2"):
-        infer(("INPUT0", np.concatenate([a, a]), "INT32"), good)
+        infer(("INPUT0", np.concatenate([a, a]), "INT32"), valid_input)
     with fails(INVALID, "unexpected inference input 'OTHER' for model 'simple'"):
-        infer(("OTHER", a, "INT32"), good)
+        infer(("OTHER", a, "INT32"), valid_input)
     with fails(INVALID, "unexpected inference output 'OTHER' for model 'simple'"):
-        infer(("INPUT0", a, "INT32"), good, outputs=[triton_client.output("OTHER")])
+        infer(("INPUT0", a, "INT32"), valid_input, outputs=[triton_client.output("OTHER")])
     with fails(INVALID, r"tensor 'INPUT0': shape \[\] has no batch"):
-        infer(("INPUT0", np.array(1, np.int32), "INT32"), good)
+        infer(("INPUT0", np.array(1, np.int32), "INT32"), valid_input)
     assert harness.inferences() == before
 
 
@@ -567,7 +566,7 @@ def test_a_clients_own_deadline(clients: dict[str, Client], backend: str) -> Non
 
 
 @both_backends
-def test_concurrent_callers_share_one_request(harness: Harness, backend: str) -> None:
+def test_concurrent_callers_share_one_metadata_request(harness: Harness, backend: str) -> None:
     barrier = threading.Barrier(8)
     inferences, metadata_requests = harness.inferences(), harness.metadata_requests()
 
@@ -607,19 +606,19 @@ def changing() -> Iterator[Harness]:
 
 
 def load(harness: Harness, model: str) -> None:
-    """After a reload, the model takes FP32 and one more element."""
+    """Load a model, which expects FP32 and one more element after the second load."""
     assert post(harness.server.http, f"/api/modelcontrol/load/{model}", b"").status == 200
 
 
 def test_metadata_of_a_replaced_model_is_requested_again(changing: Harness) -> None:
-    """Requests that fit the new model are served; others get an error that names its datatype."""
+    """Requests that fit the new model are served; other requests get an error."""
     longer = np.arange(17, dtype=np.float32).reshape(1, 17)
     with client_of("http", changing.gateway) as triton_client:
-        new = [triton_client.input(f"INPUT{i}", longer, "FP32") for i in range(2)]
+        new_inputs = [triton_client.input(f"INPUT{i}", longer, "FP32") for i in range(2)]
 
         def serves_new_model(backend: str) -> bool:
             try:
-                result = triton_client.infer(f"{backend}.simple", new)
+                result = triton_client.infer(f"{backend}.simple", new_inputs)
             except InferenceServerException as error:
                 rejected.add(error.message())
                 return False
@@ -644,9 +643,8 @@ def test_metadata_of_a_replaced_model_is_requested_again(changing: Harness) -> N
             with fails(INVALID, "tensor 'INPUT0' is INT32, but model 'simple' expects FP32"):
                 triton_client.infer(f"{backend}.simple", simple(triton_client))
             assert serves_new_model(backend)
-        assert changing.metadata_requests() <= requests_before + len(
-            BACKENDS
-        )  # requested at most once a second
+        # Metadata is requested at most once a second.
+        assert changing.metadata_requests() <= requests_before + len(BACKENDS)
 
 
 def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
@@ -674,7 +672,7 @@ def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
             assert all(infer(backend, 2) == (1, 2) for backend in BACKENDS)
             return changing.metadata_requests() == requests_before + 2
 
-        until(is_refreshed, "both gateways request the metadata again")
+        until(is_refreshed, "the gateway requests the metadata of both backends again")
 
 
 def test_a_probe_finds_the_models_of_a_legacy_server_and_its_requests_run(

@@ -21,13 +21,13 @@ listeners:
   grpc: {{address: "127.0.0.1:{1}", trtis: {{server_id: trtis-gold}}}}
   admin: {{address: "127.0.0.1:{0}"}}
 """
-# The embedded models have the names of the captured models; "slow" is a delayed identity model.
+# Routes give the embedded models the names of the captured models.
 CONFIG = """
-backends: {ours: {protocol: builtin}}
+backends: {embedded: {protocol: builtin}}
 routes:
-  - {model: sequence, backend: ours, rewrite: {model: accumulate}}
-  - {model: slow, backend: ours, rewrite: {model: identity}}
-  - {model: "*", backend: ours}
+  - {model: sequence, backend: embedded, rewrite: {model: accumulate}}
+  - {model: slow, backend: embedded, rewrite: {model: identity}}
+  - {model: "*", backend: embedded}
 models:
   slow:
     max_batch_size: 8

@@ -57,7 +57,9 @@ def test_an_additional_listener_serves_only_its_protocols(addresses: dict[str, s
     assert 'listener="additional.graphpipe"' in addresses["metrics"]
 
 
-def test_unix_sockets(addresses: dict[str, str]) -> None:
+def test_unix_sockets_serve_their_protocols_with_the_configured_mode(
+    addresses: dict[str, str],
+) -> None:
     assert get(f"unix:{addresses['v2']}", "/v2/models/simple").json["name"] == "simple"
     with grpc.insecure_channel(f"unix:{addresses['tfs']}") as channel:
         call = channel.unary_unary("/tensorflow.serving.PredictionService/GetModelMetadata")
@@ -70,7 +72,7 @@ def test_unix_sockets(addresses: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("over_tls", [False, True])
-def test_rest_proxy(tmp_path: Path, over_tls: bool) -> None:
+def test_rest_proxy_serves_a_grpc_server(tmp_path: Path, over_tls: bool) -> None:
     listeners = """
 listeners:
   http: {{address: "127.0.0.1:{2}"}}

@@ -1,4 +1,4 @@
-"""Tests that gateways that forward to each other stop a request after eight hops."""
+"""Tests that a request in a forwarding loop is rejected after eight hops."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ routes:
   - {model: hops, backend: rest}
 """
 ONE_LOOP = {"loop_detected": 1, "too_many_hops": 8}
-"""The outcomes of one client's request: a failure in the first gateway, and client errors in the
-gateways behind it.
-"""
+"""The outcomes of one client's request: a failure of its first pass through the gateway, and client
+errors of the next eight passes."""
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,8 @@ def test_the_page_equals_the_findings_and_none_is_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["matrix", "--page"]) == 0
-    result = capsys.readouterr().out
-    assert result == PAGE.read_text(), "run make fidelity, and review the changes"
+    page = capsys.readouterr().out
+    assert page == PAGE.read_text(), "run make fidelity, and review the changes"
 
 
 def test_the_page_has_every_pair_and_case() -> None:
@@ -50,7 +50,7 @@ def test_the_page_has_every_pair_and_case() -> None:
 
 
 def flip_first_byte(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Change the first byte of the first output that has data."""
+    """Change the first byte of the first tensor if it has data."""
     first, *rest = tensors
     data = bytes(first.data)
     return (replace(first, data=bytes((data[0] ^ 1,)) + data[1:]) if data else first, *rest)
@@ -105,7 +105,7 @@ def test_the_command_fails_if_a_model_is_misread(
         run, "CLIENT_KINDS", [each for each in CLIENT_KINDS if each.name == GRAPHPIPE]
     )
     assert main(["matrix"]) == 1
-    result = capsys.readouterr().out
-    assert all(name in result for name in (*BACKENDS, GRAPHPIPE))
-    assert "! wrong (pairs)" in result
-    assert "different values in 'OUT0'" in result
+    output = capsys.readouterr().out
+    assert all(name in output for name in (*BACKENDS, GRAPHPIPE))
+    assert "! wrong (pairs)" in output
+    assert "different values in 'OUT0'" in output

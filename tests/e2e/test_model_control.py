@@ -1,5 +1,5 @@
-"""End-to-end tests of a real tritonclient through infergate: the repository index, model
-configurations, statistics, loading and unloading, and trace and log settings.
+"""Tests the repository index, model configurations, statistics, loading and unloading, and trace
+and log settings, with tritonclient and with real servers.
 
 The prefix of a model name selects the backend: ``rest.simple`` is Triton's model over REST."""
 
@@ -97,7 +97,7 @@ def triton_client(request: pytest.FixtureRequest, client_map: dict[str, Client])
 
 both_protocols = pytest.mark.parametrize("backend", ["rest", "grpc"])
 LOADING = [("http", "rest"), ("http.aio", "grpc"), ("grpc", "grpc"), ("grpc.aio", "rest")]
-"""All clients and all pairs of protocols, but not all combinations, because Triton loads models
+"""Each client once, and each pair of client and backend protocols once, because Triton loads models
 slowly."""
 
 
@@ -140,7 +140,7 @@ def infer(triton_client: Client, model: str, value: int = 1, **extra: Any) -> An
 
 
 def infer_until_counted(triton_client: Client, model: str) -> None:
-    """Triton counts a request after it has sent the response."""
+    """Infer, and wait for the statistics, because Triton counts a request after its response."""
 
     def is_counted() -> bool:
         response = plain(triton_client, triton_client.get_inference_statistics(model))
@@ -203,15 +203,12 @@ def test_a_legacy_status_has_the_statistics(
     (stats_before,), (stats_after,) = before.infer_stats.values(), after.infer_stats.values()
     for name in ("success", "compute"):
         assert getattr(stats_after, name).count == getattr(stats_before, name).count + 3
-        if (backend, name) != ("inside", "compute"):  # infergate computes the response itself
+        if (backend, name) != ("inside", "compute"):  # embedded models have no backend time
             assert (
                 getattr(stats_after, name).total_time_ns > getattr(stats_before, name).total_time_ns
             )
     assert stats_after.compute.total_time_ns <= stats_after.success.total_time_ns
-    if backend in (
-        "rest",
-        "grpc",
-    ):  # only Triton reports queue statistics; the gateway cannot measure them
+    if backend in ("rest", "grpc"):  # only Triton can measure the time in its queue
         assert stats_after.queue.count == stats_before.queue.count + 3
     else:
         assert stats_after.failed.count == stats_before.failed.count + 1
@@ -222,13 +219,13 @@ def test_statistics_of_all_models(triton_client: Client) -> None:
     models = [f"{backend}.simple" for backend in ("rest", "grpc", "plain", "inside")]
     for model in models:
         infer(triton_client, model)
-    result = inference_counts(triton_client)
-    assert all(result[model] >= 1 for model in models)
+    counts = inference_counts(triton_client)
+    assert all(counts[model] >= 1 for model in models)
 
 
 @pytest.fixture(scope="module")
 def renaming_clients(triton: Triton) -> Iterator[dict[str, Client]]:
-    """Run a gateway whose routes rename one model each, and an input."""
+    """Run a gateway with routes that rename a model and its input."""
     text = f"""
 backends:
   rest: {{protocol: v2-rest, endpoints: ["http://{triton.http}"]}}
@@ -259,7 +256,7 @@ def test_the_index_lists_routed_models(renaming_clients: dict[str, Client]) -> N
     assert [repository_index(each) for each in renaming_clients.values()] == [loaded] * len(FORMS)
     try:
         renaming_clients["http"].unload_model("mine-rest")
-        state = ("1", "UNAVAILABLE", "unloaded")  # the state UNLOADING precedes it
+        state = ("1", "UNAVAILABLE", "unloaded")  # after the state UNLOADING
         unloaded = {**loaded, "mine-rest": state, "mine-grpc": state}
         until(
             lambda: repository_index(renaming_clients["http"]) == unloaded,
@@ -280,13 +277,12 @@ def test_a_given_configuration_is_loaded_unchanged(renaming_clients: dict[str, C
             settings = configuration(triton_client, model)
             assert (settings["name"], settings["input"][0]["name"]) == (model, "A")
             triton_client.load_model(model, config=json.dumps({**settings, "max_batch_size": size}))
-            result = configuration(triton_client, model)
-            assert (result["name"], result["max_batch_size"]) == (model, size)
-            assert result["input"][0]["name"] == "A"
+            loaded = configuration(triton_client, model)
+            assert (loaded["name"], loaded["max_batch_size"]) == (model, size)
+            assert loaded["input"][0]["name"] == "A"
     finally:
-        renaming_clients["http"].unload_model(
-            "mine-rest"
-        )  # Triton keeps the given configuration until then
+        # Triton keeps the given configuration until the model is unloaded.
+        renaming_clients["http"].unload_model("mine-rest")
         renaming_clients["http"].load_model("mine-rest")
 
 
@@ -303,7 +299,8 @@ def test_a_model_is_unloaded_and_loaded_with_another_configuration(
             assert ready(triton_client, model)
             assert configuration(triton_client, model)["max_batch_size"] == size
     finally:
-        client_map["http"].unload_model("rest.simple_int8")  # as above
+        # Triton keeps the given configuration until the model is unloaded.
+        client_map["http"].unload_model("rest.simple_int8")
         client_map["http"].load_model("rest.simple_int8")
     assert configuration(client_map["grpc"], "grpc.simple_int8")["max_batch_size"] == 8
 
@@ -413,7 +410,7 @@ def test_trace_settings(triton_client: Client, model: str) -> None:
     assert values(triton_client.get_trace_settings(model), "trace_rate") == rate
 
 
-def test_trace_settings_of_models_on_other_backends(triton_client: Client) -> None:
+def test_embedded_models_have_no_trace_settings(triton_client: Client) -> None:
     fails(
         UNIMPLEMENTED,
         "no trace settings",
@@ -421,7 +418,7 @@ def test_trace_settings_of_models_on_other_backends(triton_client: Client) -> No
     )
 
 
-def test_unknown_models(triton_client: Client) -> None:
+def test_unknown_models_are_not_found(triton_client: Client) -> None:
     for action in (
         lambda: triton_client.load_model("nosuch"),
         lambda: triton_client.get_model_config("nosuch"),
@@ -437,19 +434,19 @@ def test_unknown_models(triton_client: Client) -> None:
 @pytest.fixture(scope="module")
 def two_servers() -> Iterator[tuple[LegacyServer, LegacyServer]]:
     with (
-        started_legacy("--hazard", "explicit") as one,
-        started_legacy("--hazard", "explicit") as other,
+        started_legacy("--hazard", "explicit") as first,
+        started_legacy("--hazard", "explicit") as second,
     ):
-        yield one, other
+        yield first, second
 
 
 @pytest.fixture(scope="module")
 def legacy_clients(two_servers: tuple[LegacyServer, LegacyServer]) -> Iterator[dict[str, Client]]:
-    https = ", ".join(f'"http://{each.http}"' for each in two_servers)
-    grpcs = ", ".join(f'"grpc://{each.grpc}"' for each in two_servers)
+    http_endpoints = ", ".join(f'"http://{each.http}"' for each in two_servers)
+    grpc_endpoints = ", ".join(f'"grpc://{each.grpc}"' for each in two_servers)
     backends = {
-        "web": f"protocol: trtis-http, endpoints: [{https}]",
-        "rpc": f"protocol: trtis-grpc, endpoints: [{grpcs}]",
+        "web": f"protocol: trtis-http, endpoints: [{http_endpoints}]",
+        "rpc": f"protocol: trtis-grpc, endpoints: [{grpc_endpoints}]",
     }
     with started_infergate(config(backends)) as gateway, clients_of(gateway) as clients:
         yield clients
@@ -547,7 +544,9 @@ def other_servers(mlserver: MLServer, kserve: KServe) -> Iterator[Infergate]:
 
 @pytest.mark.parametrize("form", FORMS[:2])
 @pytest.mark.parametrize("backend", ["ml-rest", "ml-grpc"])
-def test_mlserver(other_servers: Infergate, form: str, backend: str) -> None:
+def test_mlserver_loads_and_unloads_models(
+    other_servers: Infergate, form: str, backend: str
+) -> None:
     with client(form, other_servers.http, other_servers.grpc) as triton_client:
         model = f"{backend}.simple"
         triton_client.unload_model(model)

@@ -1,4 +1,4 @@
-"""Tests infergate as a process: its output, its admin listener, and its exit."""
+"""Tests infergate as a process: its log, its admin listener, ``--check``, start and exit."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_neither_secrets_nor_data_are_in_the_log(gateway: Infergate) -> None:
 def test_an_error_returns_the_request_id(gateway: Infergate) -> None:
     path, headers = "/v2/models/none/infer", {"x-request-id": "given-1"}
     assert post(gateway.http, path, b"{}", headers).headers["x-request-id"] == "given-1"
-    own = post(gateway.http, path, b"{}").headers["x-request-id"]
-    (line,) = lines(gateway, 1, f'"{own}"')
+    generated = post(gateway.http, path, b"{}").headers["x-request-id"]
+    (line,) = lines(gateway, 1, f'"{generated}"')
     assert (line["outcome"], line["event"]) == ("not_found", "request")
     assert "add a route" in line["advice"]
 
@@ -148,16 +148,17 @@ def test_metrics_are_labelled_from_the_config_only(gateway: Infergate) -> None:
 def test_each_request_is_one_line_of_the_access_log(gateway: Infergate) -> None:
     infer(gateway.http, "identity", {"x-request-id": "log-test-1"})
     infer(gateway.http, "nowhere", {"x-request-id": "log-test-2"})
-    good, bad = sorted(lines(gateway, 2, "log-test-"), key=lambda line: str(line["request_id"]))
-    assert good["model"] == "identity"
-    assert good["route"] == "ident*"
-    assert good["backend"] == "demo"
-    assert (good["protocol"], good["backend_protocol"]) == ("v2-rest", "builtin")
-    assert good["outcome"] == "ok"
-    assert int(str(good["bytes_in"])) > 0
-    assert float(str(good["seconds"])) > 0
-    assert bad["outcome"] == "not_found"
-    assert "nowhere" in str(bad["error"])
+    entries = lines(gateway, 2, "log-test-")
+    served, rejected = sorted(entries, key=lambda line: str(line["request_id"]))
+    assert served["model"] == "identity"
+    assert served["route"] == "ident*"
+    assert served["backend"] == "demo"
+    assert (served["protocol"], served["backend_protocol"]) == ("v2-rest", "builtin")
+    assert served["outcome"] == "ok"
+    assert int(str(served["bytes_in"])) > 0
+    assert float(str(served["seconds"])) > 0
+    assert rejected["outcome"] == "not_found"
+    assert "nowhere" in str(rejected["error"])
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -190,7 +191,7 @@ def test_check_reports_every_error_with_its_line(tmp_path: Path) -> None:
         assert text in completed.stderr
 
 
-def test_check_of_a_valid_file_opens_no_port(tmp_path: Path) -> None:
+def test_check_of_a_valid_file_prints_the_routes(tmp_path: Path) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(DEMO)
     completed = run("--config", str(file), "--check")
@@ -201,17 +202,17 @@ def test_check_of_a_valid_file_opens_no_port(tmp_path: Path) -> None:
 def test_an_address_in_use_is_named_in_the_error(gateway: Infergate, tmp_path: Path) -> None:
     for name in ("http", "grpc"):
         http_port, admin_port = free_ports(2)
-        own = {"http": f"127.0.0.1:{http_port}", "grpc": "127.0.0.1:0"}
-        own[name] = str(getattr(gateway, name))
+        addresses = {"http": f"127.0.0.1:{http_port}", "grpc": "127.0.0.1:0"}
+        addresses[name] = str(getattr(gateway, name))
         file = tmp_path / "routes.yaml"
         file.write_text(
-            f"listeners:\n  http: {{address: '{own['http']}'}}\n"
-            f"  grpc: {{address: '{own['grpc']}'}}\n"
+            f"listeners:\n  http: {{address: '{addresses['http']}'}}\n"
+            f"  grpc: {{address: '{addresses['grpc']}'}}\n"
             f"  admin: {{address: '127.0.0.1:{admin_port}'}}\n{DEMO}"
         )
         completed = run("--config", str(file))
         assert completed.returncode == 1
-        assert own[name] in completed.stderr
+        assert addresses[name] in completed.stderr
 
 
 def test_a_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
@@ -220,7 +221,7 @@ def test_a_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
     assert "none.yaml" in completed.stderr
 
 
-SLOW = """
+TRITON = """
 backends:
   triton: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"]}}
 routes:
@@ -271,7 +272,7 @@ def test_readiness_fails_first_and_a_second_signal_exits_immediately(
 
 def test_sigterm_completes_requests_and_exits_cleanly(triton: Triton, tmp_path: Path) -> None:
     results: list[object] = []
-    config = "drain: {delay: 0s, timeout: 20s}\n" + SLOW.format(grpc=triton.grpc)
+    config = "drain: {delay: 0s, timeout: 20s}\n" + TRITON.format(grpc=triton.grpc)
     with started_process(tmp_path, config) as (process, data, admin):
 
         def send_request() -> None:

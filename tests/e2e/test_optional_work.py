@@ -24,12 +24,12 @@ EVENTS = "infergate_payload_events_total", {"result": "dropped"}
 
 CONFIG = """
 backends:
-  ours: {protocol: builtin}
+  embedded: {protocol: builtin}
   silent: {protocol: v2-rest, endpoints: ["http://SILENT"], timeout: 60s}
 payload_log:
   http: {url: "http://SILENT/", timeout: 60s}
 routes:
-  - {model: "*", backend: ours, FEATURES}
+  - {model: "*", backend: embedded, FEATURES}
 limits: {in_flight_bytes: 24MiB}
 readiness: lenient
 """
@@ -58,13 +58,13 @@ def infer(gateway: Infergate, size: int) -> int:
 def test_requests_are_served_while_a_sink_or_mirror_hangs(
     features: str, dropped: list[tuple[str, dict[str, str]]]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # it never reads
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the server never reads
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         config = CONFIG.replace("SILENT", address).replace("FEATURES", features)
         with started_infergate(config) as gateway:
             statuses = [infer(gateway, MIB // 4) for _ in range(100)]
             statuses += [infer(gateway, 4 * MIB) for _ in range(5)]
             assert statuses == [200] * 105
-            assert select.select([silent], [], [], 60)[0], "the gateway has connected"
+            assert select.select([silent], [], [], 60)[0], "the gateway did not connect"
             assert all(metric(gateway, name, **labels) > 0 for name, labels in dropped)
             assert 0 < metric(gateway, "infergate_in_flight_bytes") <= BUDGET // 4

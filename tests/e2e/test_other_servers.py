@@ -69,7 +69,7 @@ def test_sum_and_difference(triton_client: Client, server: str) -> None:
         ) == f"{server}.simple"
 
 
-# Neither server supports BF16. MLServer over gRPC and KServe over JSON do not support FP16.
+# Neither server supports BF16.
 UNSUPPORTED_DATATYPES = {
     "mlserver.rest": {"BF16"},
     "mlserver.grpc": {"BF16"},
@@ -132,7 +132,7 @@ def test_metadata_readiness_and_versions(triton_client: Client, server: str) -> 
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_errors(triton_client: Client, server: str) -> None:
+def test_unknown_and_failing_models_are_errors(triton_client: Client, server: str) -> None:
     tensor = triton_client.input("INPUT0", np.ones(2, np.float32), "FP32")
     with pytest.raises(InferenceServerException) as unknown:
         triton_client.infer(f"{server}.no-such-model", [tensor])
@@ -165,7 +165,6 @@ BASE64 = {"content_type": "base64"}
 def test_null_infinity_and_base64_of_different_servers(
     gateway: Infergate, server: str, datatype: str, data: Any, expected: list[str] | None
 ) -> None:
-    """MLServer accepts null; other servers accept words. No server decodes base64."""
     parameters = BASE64 if isinstance(data, list) and datatype == "BYTES" else {}
     shape = [len(data) if isinstance(data, list) else 1]
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": shape, "data": data}
@@ -173,8 +172,8 @@ def test_null_infinity_and_base64_of_different_servers(
         f"http://{gateway.http}/v2/models/{server}.identity/infer",
         json.dumps({"inputs": [tensor | {"parameters": parameters}]}).encode(),
     )
-    with urllib.request.urlopen(request) as result:
-        (output,) = json.load(result)["outputs"]
+    with urllib.request.urlopen(request) as response:
+        (output,) = json.load(response)["outputs"]
     if expected is None:
         nan, *others = (float("nan" if x is None else x) for x in output["data"][1:])
         assert math.isnan(nan)
@@ -206,4 +205,4 @@ def test_a_probe_tells_the_servers_apart_and_its_requests_run(
         for response in run_requests(simple):
             assert response["model_name"] == "simple"
     config = load(file, {})
-    assert {route.backend for route in config.routes} == {"mlserver"}  # it has all models
+    assert {route.backend for route in config.routes} == {"mlserver"}  # MLServer has all models

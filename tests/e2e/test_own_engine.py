@@ -1,4 +1,4 @@
-"""Tests ``engine: own`` with all gRPC options of a real client and with other HTTP/2 tools."""
+"""Tests ``engine: own`` over gRPC with tritonclient, h2load and curl."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_h2load(gateway: Infergate, tmp_path: object) -> None:
         pytest.skip("h2load is not installed")
     body = f"{tmp_path}/body"
     with open(body, "wb") as file:  # noqa: PTH123
-        file.write(bytes(5))  # ServerLive
+        file.write(bytes(5))  # an empty message
     completed = subprocess.run(
         [
             tool, "-n3000", "-c10", "-m50", f"-d{body}", "-Hcontent-type: application/grpc",
@@ -92,12 +92,12 @@ def test_curl(gateway: Infergate, tmp_path: object) -> None:
     if tool is None:
         pytest.skip("curl is not installed")
     url = f"http://{gateway.grpc}{INFER.replace('ModelInfer', 'ServerLive')}"
-    requests = [tool, "-sS", "--http2-prior-knowledge", "-i", "--data-binary", "@-", url]
-    kinds = [("application/grpc", "200", "0"), ("text/html", "415", "2")]
-    for kind, status, code in kinds:
-        headers = ["-H", f"content-type: {kind}", "-H", "te: trailers"]
+    argv = [tool, "-sS", "--http2-prior-knowledge", "-i", "--data-binary", "@-", url]
+    cases = [("application/grpc", "200", "0"), ("text/html", "415", "2")]
+    for content_type, status, code in cases:
+        headers = ["-H", f"content-type: {content_type}", "-H", "te: trailers"]
         completed = subprocess.run(
-            [*requests, *headers], input=bytes(5), check=False, capture_output=True, timeout=30
+            [*argv, *headers], input=bytes(5), check=False, capture_output=True, timeout=30
         )
         assert completed.returncode == 0, completed.stderr
         assert completed.stdout.startswith(f"HTTP/2 {status}".encode())

@@ -1,8 +1,5 @@
-"""Tests ``engine: own`` with very many streams and connections, and with servers that stop and
-restart.
-
-Every call ends, and its resources are released.
-"""
+"""Tests that ``engine: own`` ends all calls and releases their resources: with many streams and
+connections, with long messages, and when servers stop and restart."""
 
 from __future__ import annotations
 
@@ -33,13 +30,13 @@ from peers.support.process import free_ports
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 CONFIG = """
 backends:
-  ours: {{protocol: builtin}}
-  depot: {{protocol: v2-grpc, endpoints: ["grpc://{rpc}"], profile: triton}}
-  nobody: {{protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"], profile: triton}}
+  embedded: {{protocol: builtin}}
+  scripted: {{protocol: v2-grpc, endpoints: ["grpc://{rpc}"], profile: triton}}
+  unreachable: {{protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"], profile: triton}}
 routes:
-  - {{model: depot, backend: depot}}
-  - {{model: nobody, backend: nobody}}
-  - {{model: "*", backend: ours}}
+  - {{model: scripted, backend: scripted}}
+  - {{model: unreachable, backend: unreachable}}
+  - {{model: "*", backend: embedded}}
 limits: {{streams: 4000, in_flight: 4000, keepalive_time: 5s}}
 log: {{access: false}}
 readiness: lenient
@@ -56,7 +53,7 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
 
 
 def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBackend) -> None:
-    quick, rpc.respond = rpc.respond, rpc.wait
+    respond, rpc.respond = rpc.respond, rpc.wait
     with channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, message()).code is grpc.StatusCode.OK
         before = watch.descriptors(gateway.pid), watch.metric(gateway, "infergate_tasks")
@@ -70,7 +67,7 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
                 next(each)
             request = rpc_channel.unary_unary(INFER)
             pending = [
-                request.future(infer_message("depot"), timeout=5 * watch.SECONDS)
+                request.future(infer_message("scripted"), timeout=5 * watch.SECONDS)
                 for _ in range(UNARY)
             ]
             watch.until(
@@ -83,7 +80,7 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
             assert len({each.result() for each in pending}) == 1
             proceed.set()
             assert [len(list(each)) for each in streams] == [1] * STREAMS
-    rpc.respond = quick
+    rpc.respond = respond
     watch.until(
         lambda: (
             watch.descriptors(gateway.pid) <= before[0] + 8  # connections to the backend may stay
@@ -96,14 +93,14 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
 
 
 def two_messages(proceed: threading.Event) -> Iterator[bytes]:
-    """Send a message now, and another message after all other calls."""
+    """Yield a message, and another message after ``proceed`` is set."""
     yield message()
     proceed.wait(5 * watch.SECONDS)
     yield message()
 
 
-def test_a_thousand_connections(gateway: Infergate) -> None:
-    """Some calls are sequential, some concurrent, and some are abandoned without a reset."""
+def test_a_thousand_connections_are_released(gateway: Infergate) -> None:
+    """Every third client resets its connection instead of reading the response."""
     hello = h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0)
     request = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
     request += h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message()))
@@ -133,11 +130,11 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
 
 
 class Callers:
-    """Threads that make sequential calls until the block ends. ``ended`` counts the outcomes of the
-    calls."""
+    """Threads that make sequential calls until the block ends. ``outcomes`` counts the calls by
+    status code."""
 
     def __init__(self, address: str, request: bytes) -> None:
-        self.ended: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         self._address = address
         self._request = request
         self._stop = threading.Event()
@@ -147,7 +144,7 @@ class Callers:
         with channel(self._address) as rpc_channel:
             while not self._stop.is_set():
                 status = call(rpc_channel, self._request)
-                self.ended[status.code.name] += 1
+                self.outcomes[status.code.name] += 1
                 if status.code is not grpc.StatusCode.OK:
                     time.sleep(0.01)
 
@@ -160,28 +157,28 @@ class Callers:
         self._stop.set()
         for each in self._threads:
             each.join(2 * watch.SECONDS)
-        assert not any(each.is_alive() for each in self._threads), "every call ends"
+        assert not any(each.is_alive() for each in self._threads), "a call did not end"
 
 
-def test_a_backend_that_restarts_repeatedly() -> None:
+def test_calls_succeed_after_each_restart_of_a_backend() -> None:
     (port,) = free_ports(1)
     config = CONFIG.format(rpc=f"127.0.0.1:{port}")
     with started_infergate(config, engine="own") as gateway:
-        with Callers(gateway.grpc, infer_message("depot")) as callers:
+        with Callers(gateway.grpc, infer_message("scripted")) as callers:
             for count in range(1, 6):
                 with rpc_backend(port):
-                    watch.until(lambda: callers.ended["OK"] >= 50 * count, "calls succeed again")  # noqa: B023
-        # grpcio's server returns CANCELLED for calls that it had begun. INTERNAL means a reset.
-        assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
-        begun = callers.ended["INTERNAL"] + callers.ended["CANCELLED"]
-        assert begun <= 5 * 6, "only requests in progress fail"
+                    watch.until(lambda: callers.outcomes["OK"] >= 50 * count, "calls succeed again")  # noqa: B023
+        # grpcio's server returns CANCELLED for calls in progress. INTERNAL means a reset.
+        assert callers.outcomes.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
+        in_progress = callers.outcomes["INTERNAL"] + callers.outcomes["CANCELLED"]
+        assert in_progress <= 5 * 6, "more calls failed than were in progress"
         assert watch.logged_bugs(gateway) == ""
 
 
-def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
+def test_a_shutdown_ends_all_calls(rpc: RpcBackend) -> None:
     """Requests in progress are completed, streams end, new calls are rejected, and the process
     exits in time."""
-    quick, rpc.respond = rpc.respond, rpc.wait
+    respond, rpc.respond = rpc.respond, rpc.wait
     rpc.entered.clear()
     rpc.release.clear()
     with (
@@ -196,14 +193,16 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
         ]
         for each in streams:
             next(each)
-        pending = [rpc_channel.unary_unary(INFER).future(infer_message("depot")) for _ in range(10)]
+        pending = [
+            rpc_channel.unary_unary(INFER).future(infer_message("scripted")) for _ in range(10)
+        ]
         assert rpc.entered.wait(watch.SECONDS)
         watch.until(
             lambda: watch.metric(gateway, "infergate_in_flight_requests") >= 10,
             "the requests are in progress",
         )
         os.kill(gateway.pid, signal.SIGTERM)
-        watch.until(lambda: callers.ended["UNAVAILABLE"] > 0, "new connections are refused")
+        watch.until(lambda: callers.outcomes["UNAVAILABLE"] > 0, "new connections are refused")
         rpc.release.set()
         assert len({each.result() for each in pending}) == 1
         for each in streams:
@@ -213,24 +212,24 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
         proceed.set()
         watch.until(lambda: not watch.alive(gateway), "the process has ended")
         assert watch.logged_bugs(gateway) == ""
-    rpc.respond = quick
-    assert callers.ended.keys() == {"OK", "UNAVAILABLE"}
+    rpc.respond = respond
+    assert callers.outcomes.keys() == {"OK", "UNAVAILABLE"}
 
 
 # ---- long messages
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-@pytest.mark.parametrize("model", ["identity", "depot", "nobody", "nothing"])
+@pytest.mark.parametrize("model", ["identity", "scripted", "unreachable", "nothing"])
 def test_long_messages_are_released(
     gateway: Infergate, rpc: RpcBackend, transport: str, model: str
 ) -> None:
-    """After eight calls with various outcomes, the cyclic garbage collector finds nothing."""
+    """The memory grows by less than four messages after the first of nine calls."""
     size = 16 * watch.MIB
     module: Any = tritonclient.grpc if transport == "grpc" else tritonclient.http
     tensor = module.InferInput("INPUT0", [size // 4], "FP32")
     tensor.set_data_from_numpy(np.zeros(size // 4, np.float32))
-    quick = rpc.respond
+    respond = rpc.respond
     rpc.respond = lambda message, context: context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
     before = 0
     with module.InferenceServerClient(getattr(gateway, transport)) as client:
@@ -238,5 +237,5 @@ def test_long_messages_are_released(
             with contextlib.suppress(InferenceServerException):
                 client.infer(model, [tensor])
             before = before or watch.resident(gateway.pid)  # after all modules are loaded
-    rpc.respond = quick
+    rpc.respond = respond
     watch.until(lambda: watch.resident(gateway.pid) < before + 4 * size, "everything is released")

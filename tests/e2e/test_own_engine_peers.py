@@ -25,11 +25,11 @@ from peers.support.installed import Installed
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
 BUILTIN = """
 backends:
-  ours: {{protocol: builtin}}
+  embedded: {{protocol: builtin}}
   depot: {{protocol: v2-grpc, endpoints: ["grpc://{rpc}"], profile: triton}}
 routes:
   - {{model: "depot*", backend: depot}}
-  - {{model: "*", backend: ours}}
+  - {{model: "*", backend: embedded}}
 models:
   depot: &model
     inputs: [{{name: INPUT0, datatype: INT32, shape: [1]}}]
@@ -55,7 +55,7 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
 
 
 def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
-    """nghttp sends several requests on one connection, with padding and with windows of 1 KiB."""
+    """nghttp sends five requests on one connection, with padding and with small windows."""
     tool = shutil.which("nghttp")
     if tool is None:
         pytest.skip("nghttp is not installed (Debian: nghttp2-client)")
@@ -80,9 +80,9 @@ def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def grpclib_result(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> object:
-    quick = rpc.respond
+    respond = rpc.respond
     rpc.respond = lambda message, context: (
-        rpc.wait(message, context) if b"slow" in message else quick(message, context)
+        rpc.wait(message, context) if b"slow" in message else respond(message, context)
     )
     messages = {
         "good": message(4),
@@ -142,8 +142,8 @@ def _through_envoy(
     gateway: Infergate,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    """Return a gRPC address that reaches infergate through Envoy or, with ``behind``, Envoy through
-    infergate."""
+    """Yield the gRPC address of an Envoy in front of infergate or, with ``behind``, of an infergate
+    in front of Envoy."""
     folder = tmp_path_factory.mktemp("envoy")
     if request.param == "in front":
         with envoy(gateway.http, gateway.grpc, folder) as proxy:
@@ -159,15 +159,15 @@ def _through_envoy(
 
 @pytest.fixture
 def through_envoy(_through_envoy: str, rpc: RpcBackend) -> Iterator[str]:
-    quick = rpc.respond
+    respond = rpc.respond
     yield _through_envoy
-    rpc.respond = quick
+    rpc.respond = respond
     rpc.release.clear()
 
 
 @pytest.mark.peers
-def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
-    quick = rpc.respond
+def test_unary_calls_through_envoy(through_envoy: str, rpc: RpcBackend) -> None:
+    respond = rpc.respond
     with channel(through_envoy) as rpc_channel:
         method = rpc_channel.unary_unary(INFER)
         compressed = call(rpc_channel, message(300_000), compression=grpc.Compression.Gzip)
@@ -186,21 +186,21 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
         assert (failed.code, failed.details) == (grpc.StatusCode.INVALID_ARGUMENT, "why %41")
         rpc.cancelled.clear()
         rpc.late_call(rpc_channel, infer_message("depot"))
-        assert rpc.cancelled.wait(SECONDS), "the deadline is forwarded"
+        assert rpc.cancelled.wait(SECONDS), "the deadline was not forwarded"
         rpc.entered.clear()
         rpc.cancelled.clear()
         cancelled = method.future(infer_message("depot"), timeout=SECONDS)
         assert rpc.entered.wait(SECONDS)
         cancelled.cancel()
-        assert rpc.cancelled.wait(SECONDS), "the cancellation is forwarded"
-        rpc.respond = quick
+        assert rpc.cancelled.wait(SECONDS), "the cancellation was not forwarded"
+        rpc.respond = respond
         assert call(rpc_channel, infer_message("depot")).code is grpc.StatusCode.OK
 
 
 @pytest.mark.peers
 def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path) -> None:
-    """Envoy opens a connection with all pending calls before it has received the SETTINGS, and does
-    not retry refused calls. Each new connection can cause a refusal."""
+    """Envoy sends all pending calls on a new connection before it has received the SETTINGS, and
+    does not retry refused calls."""
     with started_infergate(BUILTIN.format(rpc=rpc.address), engine="own") as running:
         for _ in range(4):
             with (
@@ -222,7 +222,7 @@ def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path
 
 @pytest.mark.peers
 @pytest.mark.parametrize("size", [1, 50_000])
-def test_envoy_streams(through_envoy: str, size: int) -> None:
+def test_streams_through_envoy(through_envoy: str, size: int) -> None:
     request = message(size)
     with channel(through_envoy) as rpc_channel:
         streams = [

@@ -1,4 +1,4 @@
-"""Tests all options of tritonclient over gRPC through infergate with ``engine: own`` to a real
+"""Tests tritonclient's gRPC calls, compression and pings through ``engine: own`` to a real
 Triton."""
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ async def test_the_asyncio_client(gateway: Infergate, compression: str | None) -
             client.infer("id_UINT8", identity(1000 + each), compression_algorithm=compression)
             for each in range(50)
         ]
-        response = await asyncio.gather(*pending)
-        assert [len(each.as_numpy("OUTPUT0")) for each in response] == list(range(1000, 1050))
+        results = await asyncio.gather(*pending)
+        assert [len(each.as_numpy("OUTPUT0")) for each in results] == list(range(1000, 1050))
 
         async def requests() -> Any:
             for each in range(10):

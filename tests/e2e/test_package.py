@@ -1,5 +1,5 @@
-"""Tests the wheel and the source distribution in an empty environment, with the newest and with the
-oldest dependencies that pyproject.toml allows."""
+"""Tests the source distribution, the CI workflows, and the wheel in an empty environment, with the
+newest and with the oldest dependencies that pyproject.toml allows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(*sorted(missing))
 
 @pytest.fixture(scope="module")
 def packages(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the source, and the wheel that was built from it."""
+    """Return a folder with the source distribution and the wheel."""
     folder = tmp_path_factory.mktemp("package")
     shutil.copytree(PROJECT, folder / "project", ignore=IGNORED_FILES)
     output_of(release_tools.python, "-m", "build", "-o", folder / "dist", folder / "project")
@@ -51,7 +51,7 @@ def wheel_of(packages: Path) -> Path:
 
 
 def environment(folder: Path, uv: Path, *requirements: str | Path) -> Path:
-    """Return the bin folder of a new environment with these packages."""
+    """Return the bin folder of a new environment with ``requirements``."""
     output_of(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
     output_of(
@@ -63,8 +63,8 @@ def environment(folder: Path, uv: Path, *requirements: str | Path) -> Path:
 @pytest.mark.peers
 def test_the_wheel_contains_only_the_package(packages: Path) -> None:
     names = zipfile.ZipFile(wheel_of(packages)).namelist()
-    tops = {name.partition("/")[0] for name in names}
-    (information,) = tops - {"infergate"}
+    folders = {name.partition("/")[0] for name in names}
+    (information,) = folders - {"infergate"}
     assert information.endswith(".dist-info")
     assert "infergate/py.typed" in names
     assert any(name.startswith(f"{information}/licenses/") for name in names)
@@ -78,7 +78,7 @@ def test_the_wheel_contains_only_the_package(packages: Path) -> None:
 
 
 @pytest.mark.peers
-def test_the_source_distribution_equals_the_project(packages: Path) -> None:
+def test_the_source_distribution_has_the_projects_files(packages: Path) -> None:
     (source,) = packages.glob("*.tar.gz")
     with tarfile.open(source) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
@@ -89,19 +89,19 @@ def test_the_source_distribution_equals_the_project(packages: Path) -> None:
 
 
 @pytest.mark.peers
-def test_it_installs_into_an_empty_environment(
+def test_the_wheel_installs_into_an_empty_environment(
     packages: Path, release_tools: Installed, tmp_path: Path
 ) -> None:
     uv = release_tools.python.with_name("uv")
     programs = environment(tmp_path / "venv", uv, wheel_of(packages))
-    optional = output_of(programs / "python", "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
-    assert set(optional) <= {"jwt", "redis", "opentelemetry", "hypothesis", "pytest"}
+    missing = output_of(programs / "python", "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
+    assert set(missing) <= {"jwt", "redis", "opentelemetry", "hypothesis", "pytest"}
     assert output_of(programs / "infergate", "--version", cwd=tmp_path).startswith("infergate ")
     output_of(programs / "infergate", "--config", PROJECT / "config" / "demo.yaml", "--check")
 
 
 @pytest.mark.peers
-def test_it_runs_on_the_lowest_versions(
+def test_the_wheel_runs_with_the_lowest_versions(
     packages: Path, release_tools: Installed, tmp_path: Path
 ) -> None:
     uv = release_tools.python.with_name("uv")
@@ -117,9 +117,9 @@ def test_it_runs_on_the_lowest_versions(
     python = programs / "python"
     output_of(uv, "pip", "install", "-q", "--python", python, "--no-deps", wheel_of(packages))
     output_of(uv, "pip", "check", "--python", python)
-    optional = output_of(python, "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
-    assert set(optional) <= {"hypothesis", "pytest"}
-    output_of(programs / "infergate", "matrix", cwd=tmp_path)  # every protocol to every protocol
+    missing = output_of(python, "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
+    assert set(missing) <= {"hypothesis", "pytest"}
+    output_of(programs / "infergate", "matrix", cwd=tmp_path)
     for engine in ("own", "compat"):  # the matrix opens no sockets
         with started_infergate(
             EMBEDDED, engine=engine, command=(str(programs / "infergate"),)

@@ -1,5 +1,5 @@
-"""Tests ``infergate probe`` of a running infergate: serves the written configuration, and runs the
-printed requests."""
+"""Tests ``infergate probe`` of a running infergate, the configuration that it writes, and the
+requests that it prints."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests that two workers record a mixed load, and that each record equals the sent request bit by
-bit."""
+"""Tests that the records of a mixed load equal the sent requests bit by bit, even if a worker is
+killed or the disk is full."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_l
 
 
 class SentRequest:
-    """A request: the model, the data of the first input, and the responses, by tag."""
+    """A sent request: its model, the data of its first input, and its expected outcome."""
 
     def __init__(self, model: str, data: bytes, responses: list[bytes], kind: str = "ok") -> None:
         self.model, self.data, self.responses, self.kind = model, data, responses, kind
@@ -60,7 +60,7 @@ class SentRequest:
         exchange = record.exchange
         assert exchange.request.model == self.model
         assert bytes(exchange.request.inputs[0].data) == self.data
-        if exchange.outcome.kind != "cancelled":  # the client may have been cut off
+        if exchange.outcome.kind != "cancelled":  # a cancelled request may have no responses
             assert exchange.outcome.kind == self.kind
             assert [bytes(each.outputs[0].data) for each in exchange.outcome.responses] == (
                 self.responses
@@ -68,7 +68,7 @@ class SentRequest:
 
 
 class Clients:
-    """Clients of every protocol. A request that fails, because a worker was killed, is not
+    """Clients of seven protocols. A request that fails because a worker was killed is not
     repeated."""
 
     def __init__(self, gateway: Infergate, channel: Any, name: str) -> None:
@@ -105,7 +105,7 @@ class Clients:
         self.sent[tag].is_answered = True
 
     async def infer(self, protocol: str, size: int = 5) -> None:
-        """Send ``size`` random floats to the model that returns them."""
+        """Send ``size`` random floats to the model ``identity``."""
         values = np.frombuffer(self._random.randbytes(4 * size), "u4") & 0x3FFFFFFF  # finite
         tensor = tensor_from_array("INPUT0", Datatype.FP32, values.view("f4"))
         request = InferRequest("identity", inputs=(tensor,))
@@ -261,7 +261,7 @@ async def test_a_mixed_load_is_recorded_bit_by_bit(gateway: Infergate) -> None:
     assert len(listing.stdout.splitlines()) == len(records) + len(list(folder(gateway).iterdir()))
 
 
-async def test_a_killed_worker_loses_only_what_it_had_not_written(gateway: Infergate) -> None:
+async def test_a_killed_worker_loses_only_unwritten_records(gateway: Infergate) -> None:
     async with clients(gateway, "killed") as sending, asyncio.TaskGroup() as tasks:
         tasks.create_task(sending.keep_sending())
         tasks.create_task(sending.keep_sending_large())
@@ -300,7 +300,7 @@ def busiest_worker(gateway: Infergate) -> tuple[dict[str, Any], int]:
 
 
 async def still_records(gateway: Infergate, count: int) -> bool:
-    """Wait until ``count`` exchanges are recorded or recording has stopped."""
+    """Return whether recording continues after ``count`` exchanges."""
 
     def is_recorded_or_stopped() -> bool:
         return recorded(gateway) == count or not metric(gateway, "infergate_recording_active")

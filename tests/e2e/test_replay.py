@@ -1,4 +1,4 @@
-"""Tests that traffic of all protocols is recorded by one gateway and replayed to another."""
+"""Tests the replay, the comparison and the export of traffic that a gateway has recorded."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_traffic_is_replayed_in_any_protocol(
     assert f"100 % of {len(PROTOCOLS)} responses equal" in out
 
 
-def test_a_protocol_without_metadata_uses_that_of_the_recorded_tensors(
+def test_a_protocol_without_metadata_uses_the_recorded_tensors(
     plain: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listeners = LISTENERS.replace('{2}"', '{2}", v1: kserve-v1')
@@ -262,7 +262,7 @@ def test_ctrl_c_ends_a_replay_with_the_result_until_then(
     argv = ["env", "--default-signal=INT", *argv]  # the background jobs of a shell ignore SIGINT
     count = counted(server, operation="infer")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        until(lambda: counted(server, operation="infer") > count, "the first inference")
+        until(lambda: counted(server, operation="infer") > count, "an inference is replayed")
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130

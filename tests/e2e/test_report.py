@@ -46,8 +46,8 @@ def test_the_report_shows_the_comparisons_and_the_stored_mismatches(
             return sum(model["compared"] for model in models)
 
         until(lambda: compared_count() == REQUESTS, "all requests are compared")
-        code, result = report(gateway, capsys)
-        assert (code, result["verdict"]) == (1, "different")
+        code, document = report(gateway, capsys)
+        assert (code, document["verdict"]) == (1, "different")
         argv = ["report", "--admin", f"http://{gateway.admin}", "--html", str(page)]
         assert main(argv) == 1
         assert "OUTPUT1" in page.read_text()
@@ -56,5 +56,5 @@ def test_the_report_shows_the_comparisons_and_the_stored_mismatches(
         assert main(["report", "--mismatches", str(folder)]) == 1
         assert f"0 % of {REQUESTS} responses equal" in capsys.readouterr().out
         # The stored responses came from the old server, which returns the same responses again.
-        to = ["--to", f"http://{gateway.http}", "--fast"]
-        assert main(["replay", *files, *to, "--compare", "exact"]) == 0
+        target = ["--to", f"http://{gateway.http}", "--fast"]
+        assert main(["replay", *files, *target, "--compare", "exact"]) == 0

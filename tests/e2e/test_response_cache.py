@@ -1,4 +1,4 @@
-"""Tests the response cache of a gateway with two workers: sharing, collapsing and invalidation."""
+"""Tests the response cache of two workers: sharing, concurrent requests and invalidation."""
 
 from __future__ import annotations
 
@@ -74,17 +74,18 @@ def gateway(server: Server) -> Iterator[Infergate]:
         yield running
 
 
-def infer(of: Infergate, data: int, model: str = "m", **headers: str) -> Answer:
+def infer(gateway: Infergate, data: int, model: str = "m", **headers: str) -> Answer:
     header_fields = {name.replace("_", "-"): text for name, text in headers.items()}
-    return post(of.http, f"/v2/models/{model}/infer", document(tensor(data=[data])), header_fields)
+    body = document(tensor(data=[data]))
+    return post(gateway.http, f"/v2/models/{model}/infer", body, header_fields)
 
 
-def results(of: Infergate, result: str) -> float:
-    return metric(of, "infergate_cache_requests_total", result=result)
+def cache_requests(gateway: Infergate, result: str) -> float:
+    return metric(gateway, "infergate_cache_requests_total", result=result)
 
 
 def test_all_workers_share_responses(gateway: Infergate, server: Server) -> None:
-    before, hits = server.inferences, results(gateway, "hit")
+    before, hits = server.inferences, cache_requests(gateway, "hit")
     responses = [infer(gateway, 1) for _ in range(20)]  # each on its own connection
     assert server.inferences == before + 1
     assert len({response.body for response in responses}) == 1
@@ -92,14 +93,14 @@ def test_all_workers_share_responses(gateway: Infergate, server: Server) -> None
     assert statuses[0] == "infergate; fwd=miss; stored"
     assert all(status.startswith("infergate; hit; ttl=") for status in statuses[1:])
     assert int(responses[-1].headers["age"]) >= 0
-    assert results(gateway, "hit") == hits + 19
+    assert cache_requests(gateway, "hit") == hits + 19
     assert metric(gateway, "infergate_cache_entries") >= 1
     assert metric(gateway, "infergate_cache_bytes") >= 4096
 
     def logged() -> list[str]:
         return [line.get("cache", "") for line in gateway.logged("request")]
 
-    until(lambda: {"miss", "hit"} <= set(logged()), "the access log names the cache")
+    until(lambda: {"miss", "hit"} <= set(logged()), "the access log has the outcomes of the cache")
 
 
 def test_grpc_metadata_names_the_cache(gateway: Infergate, server: Server) -> None:
@@ -135,7 +136,7 @@ def test_identical_concurrent_requests_are_sent_once_by_each_worker(
     assert infer(gateway, 2).body in bodies
 
 
-def test_no_cache_and_no_store(gateway: Infergate, server: Server) -> None:
+def test_no_cache_refreshes_and_no_store_bypasses(gateway: Infergate, server: Server) -> None:
     first = infer(gateway, 3)
     refreshed = infer(gateway, 3, cache_control="no-cache")
     assert refreshed.body != first.body

@@ -82,7 +82,7 @@ def test_a_sequence_reaches_one_endpoint(
     gateways: tuple[Infergate, Infergate], form: str, protocol: str, route: str
 ) -> None:
     """Run seven sequences step by step, alternating between the gateways."""
-    model, base = f"{protocol}.{route}", first_of(form, route)
+    model, base = f"{protocol}.{route}", first_number(form, route)
     numbers = [base + number for number in range(7)]
     with clients(form, gateways) as created:
         for step in range(1, 5):
@@ -100,8 +100,8 @@ def test_a_sequence_reaches_one_endpoint(
             add(created[0], model, 1, sequence_id=numbers[0])
 
 
-def first_of(form: str, route: str) -> int:
-    """Return the first of the sequence numbers that no other case of the test uses."""
+def first_number(form: str, route: str) -> int:
+    """Return the first sequence number of a case. Cases use different numbers."""
     return {"http": 1000, "grpc": 2000}[form] + {"validated": 100, "unvalidated": 200}[route]
 
 
@@ -139,7 +139,7 @@ def test_streams_of_a_sequence_reach_one_endpoint(
 
 
 @pytest.mark.parametrize("form", ["http", "grpc"])
-def test_a_protocol_without_sequences_refuses_them(
+def test_a_protocol_without_sequences_refuses_v2_sequences(
     gateways: tuple[Infergate, Infergate], form: str
 ) -> None:
     with (
@@ -156,9 +156,9 @@ def test_a_protocol_without_sequences_refuses_legacy_sequences(
     header = (
         'batch_size: 1 flags: 1 correlation_id: 5 input { name: "INPUT" } output { name: "OUTPUT" }'
     )
-    result = http_outcome(old_post(gateways[0].http, "none", header, b"\1\0\0\0"))
-    assert result.code == "UNSUPPORTED"
-    assert "sequence_id" in result.error
+    rejection = http_outcome(old_post(gateways[0].http, "none", header, b"\1\0\0\0"))
+    assert rejection.code == "UNSUPPORTED"
+    assert "sequence_id" in rejection.error
 
 
 def test_sequences_of_an_unreachable_endpoint_fail() -> None:
@@ -200,7 +200,7 @@ routes:
 
 
 def test_real_triton_behind_both_protocols(triton: Triton) -> None:
-    """Triton's single instance serves one sequence at a time. The model exists under two names."""
+    """Both endpoints of each backend are the same Triton, under two addresses."""
     ports = [address.rpartition(":")[2] for address in (triton.http, triton.grpc)]
     with started_infergate(TRITON.format(triton, *ports)) as gateway:
         for form in ("http", "grpc"):

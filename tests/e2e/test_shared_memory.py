@@ -1,4 +1,4 @@
-"""Tests tritonclient's shared memory through the gateway, which copies it or forwards it to
+"""Tests tritonclient's shared memory with a gateway that copies the data or forwards regions to
 Triton."""
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def streaming(peer: Client) -> Iterator[Callable[[], Any]]:
 
 
 def check_stream(peer: Client, region: Region, model: str) -> None:
-    """Send valid and invalid requests on one stream, all with tensors in ``region``."""
+    """Send valid and invalid requests with tensors in shared memory on one stream."""
 
     def send_request(number: str, output_size: int = SIZE, name: str = region.name) -> None:
         inputs = [tc.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in range(2)]
@@ -154,12 +154,12 @@ def check_stream(peer: Client, region: Region, model: str) -> None:
         send_request("small", output_size=10)
         with pytest.raises(InferenceServerException, match=r"OUTPUT0|shared memory"):
             next_result()
-        send_request("good")
-        assert next_result().get_response().id == "good"
+        send_request("valid")
+        assert next_result().get_response().id == "valid"
 
 
-def check_repeated(peer: Client, region: Region, model: str, *more: Any) -> None:
-    """A decoupled model writes each response to the same offset."""
+def check_repeated(peer: Client, region: Region, model: str, *more_inputs: Any) -> None:
+    """Check that a decoupled model writes each response to the same offset."""
     numbers = np.array([7, 8, 9], np.int32)
     region.put(numbers)
     infer_input = tc.InferInput("IN", [3], "INT32")
@@ -169,7 +169,7 @@ def check_repeated(peer: Client, region: Region, model: str, *more: Any) -> None
     output.set_shared_memory(region.name, 4, offset=SIZE)
     with streaming(peer) as next_result:
         outputs = [output, peer.output("IDX")]
-        peer.async_stream_infer(model, [infer_input, delay, *more], outputs=outputs)
+        peer.async_stream_infer(model, [infer_input, delay, *more_inputs], outputs=outputs)
         for index, number in enumerate(numbers):
             assert next_result().as_numpy("IDX").tolist() == [index]
             assert region.get(np.int32, [1], SIZE).tolist() == [number]
@@ -214,19 +214,21 @@ def test_shared_memory_in_streams(gateway: Infergate) -> None:
         check_repeated(peer, region, "repeat")
 
 
-def test_strings(triton_client: Client) -> None:
-    words = np.array([["a", "é", "", "\0"] * 4], np.object_)
+def test_strings_in_shared_memory(triton_client: Client) -> None:
+    strings = np.array([["a", "é", "", "\0"] * 4], np.object_)
     module = triton_client._module
     with registered(triton_client, 1024) as region:
-        region.put(serialize_byte_tensor(words))
-        size = sum(4 + len(str(word).encode()) for word in words.flat)
+        region.put(serialize_byte_tensor(strings))
+        size = sum(4 + len(str(each).encode()) for each in strings.flat)
         tensor = module.InferInput("INPUT0", [1, 16], "BYTES")
         tensor.set_shared_memory(region.name, size)
         output = triton_client.output("OUTPUT0")
         output.set_shared_memory(region.name, 512, offset=512)
         triton_client.infer("identity", [tensor], outputs=[output])
         result = region.get(np.object_, [1, 16], 512)
-        assert [bytes(each) for each in result.flat] == [str(w).encode() for w in words.flat]
+        assert [bytes(each) for each in result.flat] == [
+            str(each).encode() for each in strings.flat
+        ]
 
 
 def test_registrations_are_listed_and_removed(triton_client: Client) -> None:
@@ -294,7 +296,7 @@ def test_an_output_that_does_not_fit_is_an_error_with_the_sizes(triton_client: C
 
 
 def test_concurrent_clients_keep_their_regions_apart(gateway: Infergate) -> None:
-    """Clients register, unregister and truncate regions while others run inferences. Each inference
+    """Clients register and unregister regions while other clients run inferences. Each inference
     returns its own numbers or an error."""
     errors: list[Any] = []
 
@@ -323,14 +325,14 @@ def test_concurrent_clients_keep_their_regions_apart(gateway: Infergate) -> None
     assert not errors
     with client("http", gateway.http, gateway.grpc) as peer:
         assert not region_names(peer)
-    held = open_files(gateway.pid)
-    assert not [each for each in held if "infergate_test" in each]
+    paths = open_files(gateway.pid)
+    assert not [each for each in paths if "infergate_test" in each]
 
 
 def post(gateway: Infergate, path: str, fields: Any) -> tuple[int, str]:
     body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-    answer = post_bytes(gateway.http, path, body)
-    return answer.status, answer.body.decode() if answer.status == 200 else answer.error
+    response = post_bytes(gateway.http, path, body)
+    return response.status, response.body.decode() if response.status == 200 else response.error
 
 
 @pytest.mark.parametrize(
@@ -353,7 +355,7 @@ def post(gateway: Infergate, path: str, fields: Any) -> tuple[int, str]:
     ],
     ids=str,
 )
-def test_invalid_registrations(gateway: Infergate, fields: Any, expected: str) -> None:
+def test_invalid_registrations_are_rejected(gateway: Infergate, fields: Any, expected: str) -> None:
     with new_region() as region:
         if isinstance(fields, dict) and fields.get("key") == "KEY":
             fields = {**fields, "key": region.key}
@@ -377,7 +379,7 @@ def test_region_names_and_counts_are_bounded(gateway: Infergate, http: Client) -
         assert region_names(http) == []
 
 
-BAD_REGIONS: list[tuple[dict[str, Any], str]] = [
+INVALID_REGIONS: list[tuple[dict[str, Any], str]] = [
     ({"shared_memory_byte_size": 60}, "needs 64 bytes"),
     ({}, "needs 64 bytes"),
     ({"shared_memory_byte_size": 64, "shared_memory_offset": 193}, "Invalid offset"),
@@ -393,8 +395,8 @@ BAD_REGIONS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("parameters", "expected"), BAD_REGIONS, ids=str)
-def test_invalid_region_parameters(
+@pytest.mark.parametrize(("parameters", "expected"), INVALID_REGIONS, ids=str)
+def test_invalid_region_parameters_are_rejected(
     gateway: Infergate, http: Client, parameters: dict[str, Any], expected: str
 ) -> None:
     with registered(http) as region:
@@ -408,7 +410,7 @@ def test_invalid_region_parameters(
         check(http, region, "simple")
 
 
-def test_inline_data_with_a_region_and_classes_in_a_region(
+def test_data_beside_a_region_and_classes_in_a_region_are_rejected(
     gateway: Infergate, http: Client
 ) -> None:
     with registered(http) as region:
@@ -418,8 +420,8 @@ def test_inline_data_with_a_region_and_classes_in_a_region(
         status, error = post(gateway, "/v2/models/identity/infer", {"inputs": [ambiguous]})
         assert (status, "INPUT0" in error) == (400, True)
         output = {"name": "OUTPUT0", "parameters": {**location, "classification": 1}}
-        infer_input = {"inputs": [tensor], "outputs": [output]}
-        status, error = post(gateway, "/v2/models/identity/infer", infer_input)
+        body = {"inputs": [tensor], "outputs": [output]}
+        status, error = post(gateway, "/v2/models/identity/infer", body)
         assert (status, "OUTPUT0" in error) == (400, True)
 
 
@@ -433,7 +435,7 @@ def test_a_request_reads_up_to_the_body_limit(gateway: Infergate, http: Client) 
             "inputs": [{"name": "INPUT0", **tensor}],
             "outputs": [{"name": "OUTPUT0", "parameters": location}],
         }
-        assert post(gateway, "/v2/models/identity/infer", fitting)[0] == 200  # in another thread
+        assert post(gateway, "/v2/models/identity/infer", fitting)[0] == 200
 
 
 def test_gpu_memory_is_refused_without_a_backend_that_reads_it(triton_client: Client) -> None:
@@ -446,7 +448,7 @@ def test_gpu_memory_is_refused_without_a_backend_that_reads_it(triton_client: Cl
     triton_client.unregister_cuda_shared_memory("gpu")
 
 
-def test_the_extension_is_listed_only_when_enabled(triton_client: Client) -> None:
+def test_the_enabled_extension_is_listed(triton_client: Client) -> None:
     metadata = triton_client.get_server_metadata()
     extensions = metadata["extensions"] if triton_client.http else metadata.extensions
     assert "system_shared_memory" in extensions
@@ -464,13 +466,13 @@ def copying(triton: Triton) -> Iterator[Infergate]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("backend", ["rest", "grpc"])
-def test_a_backend_sees_no_difference(copying: Infergate, form: str, backend: str) -> None:
+def test_regions_are_copied_for_a_backend(copying: Infergate, form: str, backend: str) -> None:
     with client(form, copying.http, copying.grpc) as peer, registered(peer) as region:
         check(peer, region, f"{backend}.simple")
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc"])
-def test_a_backend_sees_no_difference_in_streams(copying: Infergate, backend: str) -> None:
+def test_regions_are_copied_for_a_backend_in_streams(copying: Infergate, backend: str) -> None:
     with client("grpc", copying.http, copying.grpc) as peer, registered(peer) as region:
         check_stream(peer, region, f"{backend}.simple")
         if backend == "grpc":  # V2 REST has no streams, and decoupled models need them
@@ -516,11 +518,10 @@ def test_regions_are_registered_with_a_backend_that_reads_them(
     ):
         assert direct.get_system_shared_memory_status(region.name)
         check(peer, region, "forwarded.simple")
-        assert pipelines(forwarding, peer) == {"translate"}  # to compare offsets with sizes
+        assert pipelines(forwarding, peer) == {"translate"}  # the gateway checks offsets
         with pytest.raises(InferenceServerException, match="Invalid offset"):
             infer_in_region(peer, region, "forwarded.simple", output_size=2 * SIZE + 1)
         check(peer, region, "simple")  # the gateway reads the region for another backend
-        # Triton keeps the regions when it reports an unknown model.
         direct.unregister_system_shared_memory(region.name)
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
             infer_in_region(peer, region, "forwarded.simple")
@@ -548,7 +549,7 @@ def test_regions_rejected_by_a_backend_are_not_registered(
         with pytest.raises(InferenceServerException, match="already in manager"):
             peer.register_system_shared_memory(region.name, region.key, 64)
         assert region.name not in region_names(peer)
-        peer.unregister_system_shared_memory(region.name)  # the region is registered there as well
+        peer.unregister_system_shared_memory(region.name)  # removes it from Triton too
         peer.register_system_shared_memory(region.name, region.key, 64)
         peer.unregister_system_shared_memory(region.name)
         with pytest.raises(InferenceServerException):  # this Triton has no GPU
@@ -574,5 +575,5 @@ def test_shared_memory_is_off_by_default(triton: Triton) -> None:
                         infer_in_region(peer, region, model)
                     assert refused.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
                 metadata = peer.get_server_metadata()
-                response = metadata["extensions"] if peer.http else metadata.extensions
-                assert "system_shared_memory" not in response
+                extensions = metadata["extensions"] if peer.http else metadata.extensions
+                assert "system_shared_memory" not in extensions

@@ -1,9 +1,7 @@
-"""Tests streams of a real tritonclient through infergate to the embedded models, a real Triton and
-a real MLServer.
+"""Tests gRPC streams through infergate to the embedded models, a real Triton and a real MLServer.
 
-The first gateway serves Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M`` over V2
-REST. The second gateway serves MLServer's models as ``mlserver.M``. The third gateway has the
-embedded models."""
+The fixture ``before_triton`` serves Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M``
+over V2 REST, and ``before_mlserver`` serves MLServer's models as ``mlserver.M``."""
 
 from __future__ import annotations
 
@@ -123,7 +121,7 @@ class Streaming:
             inputs.append(tensor("WAIT", np.zeros(1, np.uint32)))
         self.client.async_stream_infer(model, inputs, **fields)
 
-    @functools.cache  # noqa: B019 - a handful of objects
+    @functools.cache  # noqa: B019 - few objects are cached
     def has_wait_input(self) -> bool:
         """Return whether ``repeat`` is Triton's model, which has one more input."""
         metadata = self.client.get_model_metadata("repeat")
@@ -153,7 +151,7 @@ def test_a_decoupled_model_sends_responses_one_by_one(gateway: Infergate) -> Non
     with streaming(gateway) as stream:
 
         def first_arrival() -> float:
-            """Return the time from the request to its first response, after all have arrived."""
+            """Receive all responses, and return the seconds from the request to the first."""
             start, arrivals = time.monotonic(), []
             stream.repeat(4, delay=150, request_id="mine")
             for index in range(4):
@@ -173,7 +171,7 @@ def test_a_decoupled_model_sends_responses_one_by_one(gateway: Infergate) -> Non
 
 def comes_before_the_last(first_arrival: Callable[[], float]) -> bool:
     """Return whether the first of four responses, which are sent every 0.15 s, arrived before the
-    last was due. This is tried repeatedly, because on a busy machine each may arrive late."""
+    last was due. Try ten times, because on a busy machine a response may arrive late."""
     return any(first_arrival() < 0.55 for _ in range(10))
 
 
@@ -257,12 +255,11 @@ def test_an_error_ends_the_stream_on_request(gateway: Infergate) -> None:
         ("accumulate", "INPUT", {"sequence_id": 4711}),
     ],
 )
-def test_client_errors_have_their_status(
+def test_client_errors_have_the_status_invalid_argument(
     gateway: Infergate, model: str, name: str, parameters: dict[str, Any]
 ) -> None:
     """The errors are a missing input of an ordinary and of a decoupled model, and a sequence
-    without a start.
-    """
+    without a start."""
     inputs = [tensor(name, np.ones((1, 16) if model == "simple" else 1, np.int32))]
     with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(model, inputs, request_id="i", **parameters)
@@ -272,7 +269,7 @@ def test_client_errors_have_their_status(
 
 
 @pytest.mark.parametrize("route", ["triton", "rest"])
-def test_unknown_models_have_their_status(before_triton: Infergate, route: str) -> None:
+def test_unknown_models_have_the_status_not_found(before_triton: Infergate, route: str) -> None:
     with streaming(before_triton, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(f"{route}.nosuch", [])
         with pytest.raises(InferenceServerException) as caught:
@@ -292,7 +289,7 @@ def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate)
         assert values == [[0], [1], [2], [3]]
         return True
 
-    # This is tried repeatedly, because on a busy machine any response may be late.
+    # Try ten times, because on a busy machine any response may be late.
     assert any(is_complete() for _ in range(10)), "the timeout bounds the complete stream"
     with streaming(gateway) as stream:
         stream.repeat(1, delay=2000, model="quick", request_id="late")
@@ -305,13 +302,13 @@ def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate)
 def test_the_route_timeout_bounds_the_pause_between_responses(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         stream.repeat(2, delay=[600, 4000], model="steady")
-        assert stream.next().as_numpy("OUT").tolist() == [0], "the first response may be late"
+        assert stream.next().as_numpy("OUT").tolist() == [0]  # later than ``idle_timeout``
         with pytest.raises(InferenceServerException, match=r"in time|deadline"):
             stream.next()
 
 
 def test_a_clients_deadline_bounds_the_stream(gateway: Infergate) -> None:
-    with streaming(gateway, stream_timeout=2) as stream:  # the stream has begun by then
+    with streaming(gateway, stream_timeout=2) as stream:  # enough for the stream to begin
         stream.repeat(100, delay=100)
         results = iter(stream.next, None)
         with pytest.raises(InferenceServerException) as caught:
@@ -351,7 +348,9 @@ def results_of_twenty_requests(gateway: Infergate, model: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("model", ["triton.id_INT32", "rest.id_INT32"])
-def test_servers_with_and_without_streams(before_triton: Infergate, model: str) -> None:
+def test_single_responses_keep_their_order_and_are_final(
+    before_triton: Infergate, model: str
+) -> None:
     results = results_of_twenty_requests(before_triton, model)
     assert [result.get_response().id for result in results] == [str(value) for value in range(20)]
     assert all(map(final, results))
@@ -362,7 +361,7 @@ def test_mlserver_responses_arrive_as_they_are_sent(before_mlserver: Infergate) 
     results_of_twenty_requests(before_mlserver, "mlserver.identity")
 
 
-def test_mlservers_own_form_is_read(before_mlserver: Infergate) -> None:
+def test_responses_in_mlservers_format_are_read(before_mlserver: Infergate) -> None:
     with streaming(before_mlserver) as stream:
         tensors = [tensor("INPUT0", np.array([3], np.int32))]
         stream.client.async_stream_infer(
@@ -372,15 +371,15 @@ def test_mlservers_own_form_is_read(before_mlserver: Infergate) -> None:
         assert [final(result) for result in results] == [False, False, False, True]
         assert [int(result.as_numpy("OUT")[0]) for result in results[:3]] == [0, 1, 2]
         assert {result.get_response().id for result in results} == {"x"}
-        spoilt = [tensor("INPUT0", np.array([-3], np.int32))]
-        stream.client.async_stream_infer("mlserver.count", spoilt)
+        failing = [tensor("INPUT0", np.array([-3], np.int32))]
+        stream.client.async_stream_infer("mlserver.count", failing)
         assert int(stream.next().as_numpy("OUT")[0]) == 0
         with pytest.raises(InferenceServerException, match="counted enough"):
             stream.next()
 
 
 def plain_stream(address: str, messages: list[bytes]) -> list[Any]:
-    """Parse the responses with MLServer's generated client."""
+    """Return the responses of a stream in MLServer's format, without Triton's wrapper message."""
     with channel(address) as rpc_channel:
         responses = rpc_channel.stream_stream(METHOD)(iter(messages), timeout=SECONDS)
         return [pb.ModelInferResponse.FromString(response) for response in responses]
@@ -397,7 +396,7 @@ def test_mlservers_format_is_sent_if_configured(triton: Triton) -> None:
         assert "nosuch" in caught.value.details()
 
 
-def test_mlserver_responses_pass_through_in_its_format(mlserver: MLServer) -> None:
+def test_responses_in_mlservers_format_pass_through(mlserver: MLServer) -> None:
     with started_infergate(MLSERVER.format(mlserver=mlserver), PLAIN) as gateway:
         message = pb.ModelInferRequest(model_name="mlserver.count", id="y")
         message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
@@ -415,7 +414,7 @@ def test_mlserver_responses_pass_through_in_its_format(mlserver: MLServer) -> No
 
 @contextmanager
 def metadata_server() -> Iterator[str]:
-    """Start a server that sends two responses per request and metadata before and after them."""
+    """Run a server that sends two responses per stream, and metadata before and after them."""
 
     def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         request = pb.ModelInferRequest.FromString(next(messages))
@@ -455,7 +454,7 @@ def test_backend_headers_are_returned_at_the_end_of_the_stream() -> None:
 
 
 def test_streams_equal_those_of_triton(before_triton: Infergate, triton: Triton) -> None:
-    """Messages are equal, except for the model's name if the route rewrites it."""
+    """Messages are equal, except for the prefix of the model's name."""
 
     def stream(address: str, flag: bool) -> list[Any]:
         message = pb.ModelInferRequest.FromString(
@@ -497,7 +496,7 @@ def test_a_disconnected_client_cancels_in_triton(before_triton: Infergate) -> No
     until(lambda: cancelled_count() == before + 1, "Triton cancels the request")
     until(
         lambda: counted(before_triton, operation="stream_infer", outcome="cancelled") >= 1,
-        "the metrics count it",
+        "the metrics count the cancelled stream",
     )
 
 
@@ -515,10 +514,10 @@ def test_each_request_is_logged_with_its_response_count(embedded: Infergate) -> 
 
     until(lambda: len(lines()) == 2, "both requests are logged")
     fields = {(line["operation"], line["model"], line["outcome"]): line for line in lines()}
-    good = fields["stream_infer", "repeat", "ok"]
-    assert good["messages"] == 3
-    assert good["bytes_in"]
-    assert good["bytes_out"]
+    line = fields["stream_infer", "repeat", "ok"]
+    assert line["messages"] == 3
+    assert line["bytes_in"]
+    assert line["bytes_out"]
     assert fields["stream_infer", "nosuch", "not_found"]["messages"] == 1
     until(
         lambda: "infergate_in_flight_requests 0.0" in embedded.metrics(),
@@ -527,7 +526,7 @@ def test_each_request_is_logged_with_its_response_count(embedded: Infergate) -> 
 
 
 def test_a_slow_reader_costs_bounded_memory(embedded: Infergate) -> None:
-    """The stream has 20,000 responses of 60 KB; the reader takes a few."""
+    """The stream has 20,000 responses of 60 KB, of which the client reads five."""
     count, padding = 20_000, "p" * 60_000
     messages: queue.Queue[bytes | None] = queue.Queue()
     with channel(embedded.grpc) as rpc_channel, limited_growth(embedded.pid, 64 << 20):
@@ -554,6 +553,6 @@ def test_a_malformed_message_fails_only_its_request(embedded: Infergate, message
     assert parsed[1].infer_response.id == "good"
 
 
-def test_an_empty_stream(embedded: Infergate) -> None:
+def test_an_empty_stream_gets_no_response(embedded: Infergate) -> None:
     with channel(embedded.grpc) as rpc_channel:
         assert list(rpc_channel.stream_stream(METHOD)(iter([]), timeout=SECONDS)) == []

@@ -1,4 +1,4 @@
-"""Tests TensorFlow Serving's REST API with a client and a server of it."""
+"""Tests TensorFlow Serving's REST API between clients and a scripted server."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def send(running: Infergate, path: str, document: Any, **headers: str) -> tuple[
     return response.status, response.json
 
 
-def test_a_client_and_a_server_of_the_same_api(gateway: Infergate, received: Any) -> None:
+def test_requests_to_the_same_api_are_unchanged(gateway: Infergate, received: Any) -> None:
     for body, expected in (
         ({"instances": [1.0, 2.0]}, {"predictions": [2.5, 3.0]}),
         ({"inputs": {"x": [4]}}, {"outputs": [4.0]}),
@@ -150,14 +150,14 @@ def test_invalid_requests_do_not_reach_the_server(gateway: Infergate, received: 
     assert received == []
 
 
-def test_compressed_requests(gateway: Infergate, received: Any) -> None:
+def test_compressed_requests_are_decompressed(gateway: Infergate, received: Any) -> None:
     body = gzip.compress(json.dumps({"instances": [1]}).encode())
     response = send(gateway, f"{PATH}:predict", body, **{"Content-Encoding": "gzip"})
     assert response == (200, {"predictions": [2.5]})
     assert received.pop()[1] == {"instances": [1]}
 
 
-def test_forwarded_calls(gateway: Infergate, received: Any) -> None:
+def test_classify_calls_are_forwarded(gateway: Infergate, received: Any) -> None:
     body = {"signature_name": "c", "examples": [{"a": 1}]}
     for model, path in (
         ("half_plus_two", f"{PATH}:classify"),
@@ -172,7 +172,7 @@ def test_forwarded_calls(gateway: Infergate, received: Any) -> None:
     assert "regress needs a backend that speaks" in document["error"]
 
 
-def test_forwarded_calls_that_helpers_read(gateway: Infergate, received: Any) -> None:
+def test_long_classify_calls_are_forwarded(gateway: Infergate, received: Any) -> None:
     examples = [{"a": "x" * 1000}] * 400
     body = {"examples": examples}
     for model in ("half_plus_two", "renamed"):
@@ -196,7 +196,7 @@ def test_requested_outputs_over_v2(gateway: Infergate, received: Any) -> None:
     assert received == []
 
 
-def test_errors_of_the_server(gateway: Infergate, server: Server, received: Any) -> None:
+def test_server_errors_are_returned(gateway: Infergate, server: Server, received: Any) -> None:
     for status, expected in ((400, 400), (404, 404), (503, 503), (500, 500)):
         server.error = status, {"error": "why not"}
         response = send(gateway, f"{PATH}:predict", {"instances": [1]})
@@ -223,7 +223,7 @@ def test_metadata_and_status(gateway: Infergate, received: Any) -> None:
     assert get(gateway.http, "/v1/models").json == {"error": "Missing model name in request."}
 
 
-def test_images_are_read_and_written_by_helpers(gateway: Infergate) -> None:
+def test_large_images_are_served_and_checked(gateway: Infergate) -> None:
     image = np.random.default_rng(0).random((2, 224, 224, 3), np.float32)
     status, document = send(gateway, "/v1/models/images:predict", {"instances": image.tolist()})
     assert status == 200

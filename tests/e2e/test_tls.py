@@ -1,5 +1,5 @@
-"""Tests a gateway with TLS on every listener in front of another gateway, which it calls over
-TLS."""
+"""Tests a gateway with TLS on its HTTP and gRPC listeners that calls another gateway over TLS, and
+a raw socket of GraphPipe with TLS."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ listeners:
 """
 BACK = """
 backends:
-  ours: {protocol: builtin}
+  embedded: {protocol: builtin}
 routes:
-  - {model: "*", backend: ours}
+  - {model: "*", backend: embedded}
 """
 FRONT = """
 backends:
@@ -148,16 +148,17 @@ def test_clients_without_a_certificate_cannot_call_the_back_gateway(chain: Chain
 
 
 def refused_connections(gateway: Infergate, reason: str) -> float:
-    """Return the number of connections that the HTTP listener has refused for this reason."""
+    """Return the number of connections that the HTTP listener has refused for ``reason``."""
     name = "infergate_refused_connections_total"
     return metric(gateway, name, listener="http", reason=reason)
 
 
 def test_plain_text_connections_are_closed_and_counted(chain: Chain) -> None:
     before = refused_connections(chain.front, "plain_text")
-    with socket.create_connection(("127.0.0.1", int(chain.front.http.rpartition(":")[2]))) as peer:
-        peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert peer.recv(100) == b""
+    port = int(chain.front.http.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(100) == b""
     assert refused_connections(chain.front, "plain_text") == before + 1
     assert "infergate_certificate_expiry_seconds{listener=" in chain.front.metrics()
 
@@ -186,17 +187,16 @@ def test_openssl(chain: Chain, version: str) -> None:
     assert "ALPN protocol: h2" in output
 
 
-def test_a_certificate_is_replaced(chain: Chain) -> None:
-    """This is the last test, because it replaces the certificate authority."""
+def test_a_replaced_certificate_is_presented(chain: Chain) -> None:
 
     def serial() -> str:
         port = int(chain.front.http.rpartition(":")[2])
         tls_context = ssl.create_default_context(cafile=chain.authority.file)
         with (
             socket.create_connection(("localhost", port)) as raw,
-            tls_context.wrap_socket(raw, server_hostname="localhost") as peer,
+            tls_context.wrap_socket(raw, server_hostname="localhost") as connection,
         ):
-            return str((peer.getpeercert() or {})["serialNumber"])
+            return str((connection.getpeercert() or {})["serialNumber"])
 
     before = serial()
     replace_files(chain.authority.server(), chain.certificate)
@@ -225,11 +225,11 @@ def test_a_raw_socket_over_tls(tmp_path: Path) -> None:
         port = int(gateway.grpc.rpartition(":")[2])
         with (
             socket.create_connection(("localhost", port)) as raw,
-            tls_context.wrap_socket(raw, server_hostname="localhost") as peer,
+            tls_context.wrap_socket(raw, server_hostname="localhost") as connection,
         ):
-            peer.sendall(struct.pack("<I", 4) + b"none")
-            (length,) = struct.unpack("<I", peer.recv(4))
-            assert 0 < length < 10_000, "an error of GraphPipe"
+            connection.sendall(struct.pack("<I", 4) + b"none")
+            (length,) = struct.unpack("<I", connection.recv(4))
+            assert 0 < length < 10_000, "expected a short GraphPipe error"
         before = refused_connections(gateway, "tls")
         plain = ("127.0.0.1", int(gateway.http.rpartition(":")[2]))
         rejection = pytest.raises((ssl.SSLError, ConnectionError))

@@ -1,5 +1,5 @@
-"""Sends photos with the clients of several protocols to models that expect tensors, and compares
-the tensors with Pillow and numpy."""
+"""Tests transforms of photos, texts and scanned digits with the clients of several protocols.
+Pillow and numpy compute the expected tensors of photos."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.clients import Client
 from e2e.running import Infergate, started_infergate
-from e2e.test_tfserving import call, message
+from e2e.test_tfserving import call, message_class
 from faults.peer import post as post_bytes
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
@@ -103,7 +103,7 @@ JPEG = _encode(np.asarray(Image.fromarray(COARSE).resize((80, 60))), "JPEG")
 
 
 def expected_pixels() -> npt.NDArray[np.float32]:
-    """Return what a client computes that sends tensors, with Pillow and numpy."""
+    """Return the tensor of the photo, as Pillow and numpy compute it."""
     image = Image.open(io.BytesIO(JPEG)).resize(
         (32, 32), Image.Resampling.BILINEAR, (10, 0, 70, 60)
     )
@@ -160,7 +160,7 @@ def test_json_clients_of_v2_send_base64(gateway: Infergate) -> None:
 
 @pytest.mark.parametrize("shape", [[], [1]])
 def test_clients_of_tensorflow_serving_send_a_jpeg(gateway: Infergate, shape: list[int]) -> None:
-    request = message("PredictRequest")(model_spec={"name": "photo"})
+    request = message_class("PredictRequest")(model_spec={"name": "photo"})
     request.inputs["image"].dtype = 7  # DT_STRING
     request.inputs["image"].string_val.append(JPEG)
     for size in shape:
@@ -226,7 +226,7 @@ def test_a_scanned_digit_is_recognized(triton_client: Client) -> None:
     assert [each["name"] for each in config["output"]] == ["score", "digit"]
 
 
-def test_many_bombs_at_once_are_refused_while_other_requests_are_served(
+def test_oversized_images_are_refused_and_later_requests_are_served(
     gateway: Infergate,
 ) -> None:
     bomb = bytearray(_encode(np.zeros((1, 1), np.uint8), "PNG"))

@@ -24,8 +24,7 @@ from faults.rpc import RpcBackend, call
 
 SIDE, COUNT = 64, 8
 """Pixels per side, and images per request. There are enough images for a helper process to add the
-labels.
-"""
+labels."""
 CONFIG = f"""
 helpers: 1
 reload: {{watch: false, post: true}}
@@ -49,7 +48,7 @@ BRIGHTEST = f"""\
       outputs:
         - top_k: {{tensor: OUTPUT0, k: 1, labels: brightest, classes: LABELS}}
 """
-"""Returns the position of the brightest pixel of each image."""
+"""Transforms that return the position of the brightest pixel of each image."""
 DARKEST = (
     BRIGHTEST.replace("scan", "photo")
     .replace("brightest", "darkest")
@@ -79,7 +78,7 @@ class Gateway:
         return post(self.running.http, "/v2/models/pixels/infer", document(tensor))
 
     def tensors(self) -> list[list[str]]:
-        """Return the names of the model's inputs and outputs, as clients of all kinds see them."""
+        """Return the names of the model's inputs and outputs in V2 REST, TFS REST and V2 gRPC."""
         rest = get(self.running.http, "/v2/models/pixels").json
         tfs = get(self.running.http, "/v1/models/pixels/metadata").json["metadata"]["signature_def"]
         (signature,) = tfs["signature_def"].values()
@@ -199,7 +198,7 @@ def test_cached_responses_are_transformed_and_changed_transforms_make_them_obsol
     gateway.use(BRIGHTEST)  # a reload that changes nothing
     assert infer() == (hit, ("brightest", labels(brightest)))
     assert len(rpc.requests) == before + 1
-    gateway.use(BRIGHTEST, "q")  # other content of the same file
+    gateway.use(BRIGHTEST, "q")  # other content of the labels file
     assert infer() == (miss, ("brightest", labels(brightest, "q")))
     gateway.use(DARKEST.replace("photo", "scan"), "q")
     assert infer() == (miss, ("darkest", labels(darkest, "q")))

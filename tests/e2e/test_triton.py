@@ -1,5 +1,4 @@
-"""Tests a real tritonclient → infergate → a real Triton, with every client form and both backend
-protocols.
+"""Tests every form of tritonclient through infergate to a real Triton, over both backend protocols.
 
 One gateway serves two names for each of Triton's models: ``rest.M`` reaches M over V2 REST, and
 ``grpc.M`` reaches it over V2 gRPC. Requests from http to rest and from grpc to grpc pass through;
@@ -64,9 +63,8 @@ def config(triton: Triton) -> str:
     return CONFIG.format(http=triton.http, grpc=triton.grpc, labels=", ".join(LABELS))
 
 
-def forms(triton_client: Client) -> tuple[bool, ...]:
-    """Return whether tensors may be sent as binary data. HTTP supports both forms, and gRPC
-    supports only one."""
+def binary_options(triton_client: Client) -> tuple[bool, ...]:
+    """Return the values of ``binary`` that the client supports."""
     return (True, False) if triton_client.http else (True,)
 
 
@@ -76,9 +74,9 @@ def test_each_datatype_round_trips_bit_for_bit(
     triton_client: Client, backend: str, datatype: str
 ) -> None:
     array = ARRAYS[datatype]
-    for binary in forms(triton_client):
+    for binary in binary_options(triton_client):
         if not binary and datatype in {"FP16", "BF16"}:
-            continue  # tritonclient itself refuses to write these as JSON
+            continue  # tritonclient itself refuses to write them as JSON
         tensor = triton_client.input("INPUT0", array, datatype, binary=binary)
         output = triton_client.output("OUTPUT0", binary=binary)
         answer = triton_client.infer(f"{backend}.id_{datatype}", [tensor], outputs=[output])
@@ -119,7 +117,7 @@ def test_arbitrary_bytes_in_binary(triton_client: Client, backend: str) -> None:
 @pytest.mark.parametrize("datatype", ["FP32", "INT64", "BYTES", "BOOL"])
 def test_empty_tensors(triton_client: Client, backend: str, datatype: str) -> None:
     array = ARRAYS[datatype][:0]
-    for binary in forms(triton_client):
+    for binary in binary_options(triton_client):
         tensor = triton_client.input("INPUT0", array, datatype, binary=binary)
         outputs = [triton_client.output("OUTPUT0", binary=binary)]
         answer = triton_client.infer(f"{backend}.id_{datatype}", [tensor], outputs=outputs)
@@ -164,7 +162,7 @@ def test_numeric_strings(triton_client: Client, backend: str) -> None:
 def test_the_server_classifies(triton_client: Client, backend: str) -> None:
     scores = np.array([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], np.float32)
     tensor = triton_client.input("INPUT0", scores, "FP32")
-    for binary in forms(triton_client):
+    for binary in binary_options(triton_client):
         outputs = [triton_client.output("OUTPUT0", binary=binary, classes=2)]
         answer = triton_client.infer(f"{backend}.classify", [tensor], outputs=outputs)
         top = [str(x if isinstance(x, str) else x.decode()) for x in answer.as_numpy("OUTPUT0")]
@@ -172,11 +170,9 @@ def test_the_server_classifies(triton_client: Client, backend: str) -> None:
 
 
 def classes(answer: Any, name: str) -> Any:
-    """Return class strings from either form of a tensor."""
-    response = answer.as_numpy(name)
-    return np.vectorize(lambda x: x if isinstance(x, str) else x.decode(), otypes=[object])(
-        response
-    )
+    """Return the class strings of an output: JSON has str, and binary data has bytes."""
+    array = answer.as_numpy(name)
+    return np.vectorize(lambda x: x if isinstance(x, str) else x.decode(), otypes=[object])(array)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -184,19 +180,21 @@ def test_computed_classes_equal_tritons(triton_client: Client, backend: str) -> 
     """With the profile ``generic``, the gateway requests values and ranks them itself."""
     scores = np.array([0.5, 9, -1, 8.25, 2, 7, 1e9, 6, 4, 5], np.float32)
     rows = np.arange(32, dtype=np.int32).reshape(2, 16) * 7 % 31
-    for binary in forms(triton_client):
-        asks = [triton_client.output("OUTPUT0", binary=binary, classes=3)]
-        one = [triton_client.input("INPUT0", scores, "FP32")]
-        native = classes(triton_client.infer(f"{backend}.classify", one, outputs=asks), "OUTPUT0")
+    for binary in binary_options(triton_client):
+        requested = [triton_client.output("OUTPUT0", binary=binary, classes=3)]
+        single = [triton_client.input("INPUT0", scores, "FP32")]
+        native = classes(
+            triton_client.infer(f"{backend}.classify", single, outputs=requested), "OUTPUT0"
+        )
         computed = classes(
-            triton_client.infer(f"plain-{backend}.classify", one, outputs=asks), "OUTPUT0"
+            triton_client.infer(f"plain-{backend}.classify", single, outputs=requested), "OUTPUT0"
         )
         assert computed.tolist() == native.tolist()
         assert computed.shape == (3,)
-        asks.append(triton_client.output("OUTPUT1", binary=binary))
-        two = [triton_client.input(f"INPUT{i}", rows, "INT32") for i in range(2)]
-        native_answer = triton_client.infer(f"{backend}.simple", two, outputs=asks)
-        answer = triton_client.infer(f"plain-{backend}.simple", two, outputs=asks)
+        requested.append(triton_client.output("OUTPUT1", binary=binary))
+        batch = [triton_client.input(f"INPUT{i}", rows, "INT32") for i in range(2)]
+        native_answer = triton_client.infer(f"{backend}.simple", batch, outputs=requested)
+        answer = triton_client.infer(f"plain-{backend}.simple", batch, outputs=requested)
         native, computed = (classes(each, "OUTPUT0") for each in (native_answer, answer))
         assert computed.shape == native.shape == (2, 3)
         values = [[each.split(":")[:2] for each in row] for row in computed]
@@ -223,25 +221,25 @@ async def test_descriptions_have_the_maximum_batch_size(triton: Triton, tmp_path
     gateway = running.gateway
     try:
         for backend in BACKENDS:
-            batched = await gateway.describe(f"{backend}.simple", "", call())
+            batched = await gateway.describe(f"{backend}.simple", "", request_context())
             assert (batched.name, batched.max_batch_size) == (f"{backend}.simple", 8)
             assert batched.inputs[0].shape == (-1, 16)
-            single = await gateway.describe(f"{backend}.classify", "1", call())
+            single = await gateway.describe(f"{backend}.classify", "1", request_context())
             assert single.max_batch_size == 0
-            untold = await gateway.describe(f"plain-{backend}.simple", "", call())
-            assert untold.max_batch_size is None
+            generic = await gateway.describe(f"plain-{backend}.simple", "", request_context())
+            assert generic.max_batch_size is None
             with pytest.raises(GatewayError) as caught:
-                await gateway.describe(f"{backend}.no-such-model", "", call())
+                await gateway.describe(f"{backend}.no-such-model", "", request_context())
             assert caught.value.kind is Kind.NOT_FOUND
-        status = await gateway.perform(ServerStatusRequest("versions"), call())
+        status = await gateway.perform(ServerStatusRequest("versions"), request_context())
         assert isinstance(status, ServerStatus)
         assert {each.version: each.state for each in status.models[0].versions} == {
             "1": "READY",
             "3": "READY",
         }
-        everything = await gateway.perform(ServerStatusRequest(), call())
-        assert isinstance(everything, ServerStatus)
-        batches = {each.metadata.name: each.metadata.max_batch_size for each in everything.models}
+        all_models = await gateway.perform(ServerStatusRequest(), request_context())
+        assert isinstance(all_models, ServerStatus)
+        batches = {each.metadata.name: each.metadata.max_batch_size for each in all_models.models}
         assert batches["simple"] == 8
         assert batches["classify"] == 0
         assert len(batches) >= 20
@@ -249,7 +247,7 @@ async def test_descriptions_have_the_maximum_batch_size(triton: Triton, tmp_path
         await running.stop(0)
 
 
-def call() -> RequestContext:
+def request_context() -> RequestContext:
     return RequestContext("test")
 
 
@@ -280,7 +278,7 @@ def test_model_readiness(triton_client: Client, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("model", "version", "words"),
+    ("model", "version", "error"),
     [
         ("no-such-model", "", "unknown model"),
         ("simple", "9", "version"),
@@ -288,16 +286,16 @@ def test_model_readiness(triton_client: Client, backend: str) -> None:
     ],
 )
 def test_unknown_models_and_versions(
-    triton_client: Client, backend: str, model: str, version: str, words: str
+    triton_client: Client, backend: str, model: str, version: str, error: str
 ) -> None:
     tensor = triton_client.input("INPUT0", ARRAYS["FP32"], "FP32")
-    with pytest.raises(InferenceServerException, match=words) as caught:
+    with pytest.raises(InferenceServerException, match=error) as caught:
         triton_client.infer(f"{backend}.{model}", [tensor], model_version=version)
     assert caught.value.status() in {"404", "StatusCode.NOT_FOUND"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_servers_log_settings_are_kept(triton_client: Client, backend: str) -> None:
+def test_the_servers_error_text_is_returned(triton_client: Client, backend: str) -> None:
     tensor = triton_client.input("INPUT0", np.ones((1, 16), np.int32), "INT32")
     with pytest.raises(InferenceServerException, match="expected 2 inputs but got 1") as caught:
         triton_client.infer(f"{backend}.simple", [tensor])
@@ -313,7 +311,9 @@ def test_a_failing_model(triton_client: Client, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_parameters_of_every_kind_are_forwarded(triton_client: Client, backend: str) -> None:
+def test_requests_with_parameters_of_every_kind_are_served(
+    triton_client: Client, backend: str
+) -> None:
     tensor = triton_client.input("INPUT0", ARRAYS["FP32"], "FP32")
     parameters = {"a": 1, "b": True, "c": "text", "d": 0.5}
     answer = triton_client.infer(f"{backend}.id_FP32", [tensor], parameters=parameters, priority=1)
@@ -332,11 +332,11 @@ def test_a_version_is_rewritten(triton_client: Client) -> None:
     assert (with_version["name"], with_version["versions"]) == ("versions-new", ["2"])
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # from aiohttp
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp warns
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_large_tensor(triton_client: Client, backend: str) -> None:
     image = np.random.default_rng(1).random((1, 3, 224, 224), np.float32)
-    for binary in forms(triton_client):
+    for binary in binary_options(triton_client):
         tensor = triton_client.input("INPUT0", image, "FP32", binary=binary)
         outputs = [triton_client.output("OUTPUT0", binary=binary)]
         answer = triton_client.infer(f"{backend}.id_image", [tensor], outputs=outputs)
@@ -372,11 +372,11 @@ def test_fifty_concurrent_requests(gateway: Infergate, backend: str) -> None:
     with tritonclient.grpc.InferenceServerClient(gateway.grpc) as grpc:
         results: queue.Queue[tuple[int, Any, object]] = queue.Queue()
         for number, array in enumerate(arrays):
-            rpc = tritonclient.grpc.InferInput("INPUT0", [2], "FP32")
-            rpc.set_data_from_numpy(array)
+            rpc_tensor = tritonclient.grpc.InferInput("INPUT0", [2], "FP32")
+            rpc_tensor.set_data_from_numpy(array)
             grpc.async_infer(
                 f"{backend}.id_FP32",
-                [rpc],
+                [rpc_tensor],
                 lambda result, error, n=number: results.put((n, result, error)),
             )
         for _ in arrays:
@@ -393,14 +393,14 @@ def test_a_probe_finds_the_models_and_its_requests_run(triton: Triton, tmp_path:
         "triton",
         ["v2-grpc", "v2-rest"],
     )
-    found = models_of(document)
-    assert found["embed"]["max_batch_size"] == 64
-    assert found["embed"]["inputs"] == [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
+    models = models_of(document)
+    assert models["embed"]["max_batch_size"] == 64
+    assert models["embed"]["inputs"] == [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
     for name in ("simple", "accumulate", "id_image"):
-        for response in run_requests(found[name]):
+        for response in run_requests(models[name]):
             assert response["model_name"] == name
     with serve_config(file):
-        for response in run_requests(found["id_BF16"]):  # Triton does not accept BF16 as JSON
+        for response in run_requests(models["id_BF16"]):  # Triton does not accept BF16 as JSON
             assert response["outputs"][0]["datatype"] == "BF16"
     [metrics] = probe(triton.metrics, "--timeout", "1")["addresses"]
     assert "speaks no protocol" in metrics["problem"]

@@ -71,7 +71,7 @@ async def spread(running: Infergate, count: int) -> list[Client]:
     return clients
 
 
-ACTING = """
+LISTENERS_WITH_ACTIONS = """
 listeners:
   http: {{address: "127.0.0.1:{2}"}}
   grpc: {{address: "127.0.0.1:{1}"}}
@@ -81,9 +81,9 @@ listeners:
 
 async def test_several_workers_act_as_one() -> None:
     config = f"reload: {{watch: false, post: true}}\n{DEMO}"
-    with several(config=config, listeners=ACTING) as running:
+    with several(config=config, listeners=LISTENERS_WITH_ACTIONS) as running:
         clients = []
-        for each in workers(running):  # the other worker accepts while this one does not
+        for each in workers(running):  # only the other worker accepts
             with stopped(each):
                 clients += await spread(running, COUNT // 2)
         await asyncio.to_thread(check_shared_loads, running, {each.port for each in clients})
@@ -98,12 +98,11 @@ async def test_several_workers_act_as_one() -> None:
 
 def check_shared_loads(running: Infergate, ports: set[int]) -> None:
     """Check that each worker sees the number of connections of every worker. This number decides
-    which worker accepts the next connection (unit/transport/test_accept.py).
-    """
-    one, other = workers(running)
-    assert connections(one, ports) == connections(other, ports) == COUNT // 2
-    until(lambda: (COUNT // 2, COUNT // 2) in shared_loads(one).values(), "loads are published")
-    assert shared_loads(one) == shared_loads(other)
+    which worker accepts the next connection (unit/transport/test_accept.py)."""
+    first, second = workers(running)
+    assert connections(first, ports) == connections(second, ports) == COUNT // 2
+    until(lambda: (COUNT // 2, COUNT // 2) in shared_loads(first).values(), "loads are published")
+    assert shared_loads(first) == shared_loads(second)
 
 
 async def check_statistics(running: Infergate, clients: list[Client]) -> None:
@@ -121,15 +120,15 @@ async def check_console(running: Infergate, clients: list[Client]) -> None:
     for each in clients:
         assert await each.send_request(request("/v2/models/identity/versions/x/infer")) == 404
     state, plan, history = await asyncio.to_thread(console, running, "state", "plan", "history")
-    assert sum(history["counts"]["client_errors"]) == COUNT, "of both workers"
+    assert sum(history["counts"]["client_errors"]) == COUNT, "errors are missing"
     assert {each["worker"] for each in history["slowest"]} == {0, 1}
     assert history["missing"] == []
     with stopped(workers(running)[0]):  # the other worker serves the first client
         assert await clients[0].send_request(request("/v2/models/identity/versions/x/infer")) == 404
-        one, seen = await asyncio.to_thread(console, running, "state", "history")
-    assert one["workers"] == {"wanted": 2, "serving": 2, "reporting": 1}
-    assert sum(seen["counts"]["client_errors"]) == COUNT + 1, "the hung worker's counts stay"
-    assert len(seen["missing"]) == 1
+        partial, latest = await asyncio.to_thread(console, running, "state", "history")
+    assert partial["workers"] == {"wanted": 2, "serving": 2, "reporting": 1}
+    assert sum(latest["counts"]["client_errors"]) == COUNT + 1, "lost a stopped worker's errors"
+    assert len(latest["missing"]) == 1
     assert state["workers"] == {"wanted": 2, "serving": 2, "reporting": 2}
     flows = [each for each in state["flows"] if each["operation"] == "infer"]
     assert sum(each["outcomes"].get("ok", 0) for each in flows) == COUNT
@@ -139,16 +138,16 @@ async def check_console(running: Infergate, clients: list[Client]) -> None:
     addresses = {each["name"]: each["address"] for each in plan["listeners"]}
     assert (addresses["http"], addresses["admin"]) == (running.http, running.admin)
     tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7]}
-    flows = {"protocol": "v2-grpc", "model": "identity", "inputs": [tensor]}
-    response = await asyncio.to_thread(tried, running, flows)
+    body = {"protocol": "v2-grpc", "model": "identity", "inputs": [tensor]}
+    response = await asyncio.to_thread(try_request, running, body)
     assert (response["outcome"], response["answer"]["start"]) == ("ok", "gRPC status 0")
-    response = await asyncio.to_thread(tried, running, flows | {"protocol": "none"})
+    response = await asyncio.to_thread(try_request, running, body | {"protocol": "none"})
     assert response == {"error": "unknown protocol 'none'", "kind": "bad_request"}
 
 
-def tried(running: Infergate, flows: dict[str, Any]) -> Any:
+def try_request(running: Infergate, body: dict[str, Any]) -> Any:
     headers = {"x-infergate-console": "1"}
-    return post(running.admin, "/console/try", json.dumps(flows).encode(), headers).json
+    return post(running.admin, "/console/try", json.dumps(body).encode(), headers).json
 
 
 def console(running: Infergate, *pages: str) -> list[Any]:
@@ -160,22 +159,22 @@ async def check_overlapping_listener(running: Infergate) -> None:
     for address in (f"0.0.0.0:{port}", running.grpc):
         write_config(running, "other", grpc=address)
         assert "error" not in (result := reloaded(running)), result
-        for _ in range(COUNT):  # both processes accept
+        for _ in range(COUNT):  # so that both workers accept
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
             assert (await reader.readexactly(9))[3] == 4  # 4 is the type of SETTINGS
             writer.close()
 
 
-async def check_taken_port(running: Infergate, its_workers: int) -> None:
+async def check_taken_port(running: Infergate, worker_count: int) -> None:
     file = running.log.parent / "routes.yaml"
-    done = await asyncio.to_thread(
+    completed = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "infergate", "--config", str(file), "--workers", str(its_workers)],
+        [sys.executable, "-m", "infergate", "--config", str(file), "--workers", str(worker_count)],
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert "Address already in use" in done.stderr
+    assert completed.returncode == 1
+    assert "Address already in use" in completed.stderr
 
 
 async def check_reload(running: Infergate, clients: list[Client]) -> None:
@@ -208,7 +207,7 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
     await asyncio.to_thread(
         until,
         lambda: metric(running, "infergate_config_reloads_total", result="ok") == 2,
-        "SIGHUP",
+        "the reload by SIGHUP succeeds",
     )
     assert [await each.send_request(other) for each in clients] == [200] * COUNT
     for each in clients:
@@ -218,14 +217,14 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
 async def check_drain(running: Infergate) -> None:
     processes = workers(running)
     await asyncio.to_thread(
-        until, lambda: sum(map(connections, processes)) == 0, "those before are gone"
+        until, lambda: sum(map(connections, processes)) == 0, "earlier connections are closed"
     )
-    begun = request("/v2/models/other/infer")
+    infer_request = request("/v2/models/other/infer")
     clients = [await Client.connected(running.http) for _ in range(4)]
     for each in clients:
-        await each.send(begun[: -len(BODY) // 2])
+        await each.send(infer_request[: -len(BODY) // 2])
     await asyncio.to_thread(
-        until, lambda: sum(map(connections, processes)) == 4, "all are accepted"
+        until, lambda: sum(map(connections, processes)) == 4, "all connections are accepted"
     )
     os.kill(running.pid, signal.SIGTERM)
 
@@ -240,12 +239,12 @@ async def check_drain(running: Infergate) -> None:
         while not await is_refused():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.01)
     for each in clients:
-        await each.send(begun[-len(BODY) // 2 :])
+        await each.send(infer_request[-len(BODY) // 2 :])
     assert [await each.status() for each in clients] == [200] * 4
     for each in clients:
         each.close()
     await asyncio.to_thread(
-        until, lambda: not any(map(lives, (running.pid, *processes))), "all have ended"
+        until, lambda: not any(map(lives, (running.pid, *processes))), "all processes have ended"
     )
     assert not (running.log.parent / "gp.sock").exists()
     log = running.log.read_text()
