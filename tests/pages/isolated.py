@@ -56,6 +56,6 @@ if __name__ == "__main__":
         if not _unshare_network():
             sys.exit(UNSUPPORTED)
         _enable_loopback()
-    except OSError:  # a kernel that creates namespaces without granting rights in them
+    except OSError:  # the kernel may create namespaces without granting rights in them
         sys.exit(UNSUPPORTED)
     os.execvp(sys.argv[1], sys.argv[1:])
