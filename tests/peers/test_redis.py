@@ -85,10 +85,8 @@ def test_when_unavailable_selects_the_result_without_redis(
         assert [send_request(running) for _ in range(6)] == expected
         assert 'infergate_access_failures_total{source="redis"}' in running.metrics()
         with redis_server(port):
-            message = "Redis is available again; rate limits use Redis"
-            until(
-                lambda: send_request(running) == 429 and message in running.log.read_text(), message
-            )
+            line = "Redis is available again; rate limits use Redis"
+            until(lambda: send_request(running) == 429 and line in running.log.read_text(), line)
 
 
 def test_a_hanging_redis_counts_as_unavailable(port: int) -> None:
