@@ -25,7 +25,7 @@ from peers.support.triton import Triton
 CASTS = "cast: {{BOOL: UINT8, BF16: FP32}}"
 CONFIG = f"""
 backends:
-  ours: {{{{protocol: builtin}}}}
+  embedded: {{{{protocol: builtin}}}}
   rest: {{{{protocol: v2-rest, endpoints: ["http://{{t.http}}"]}}}}
   grpc: {{{{protocol: v2-grpc, endpoints: ["grpc://{{t.grpc}}"]}}}}
   tcp: {{{{protocol: graphpipe, endpoints: ["tcp://127.0.0.1:{{tcp}}"]}}}}
@@ -35,13 +35,13 @@ routes:
   - {{{{model: '/grpc\\.(.*)/', backend: grpc, rewrite: {{{{model: '\\1'}}}}, {CASTS}}}}}
   - {{{{model: '/raw\\.id_.*/', backend: tcp}}}}
   - {{{{model: raw.simple, backend: unix}}}}
-  - {{{{model: 'id_*', backend: ours, rewrite: {{{{model: identity}}}}}}}}
-  - {{{{model: simple, backend: ours}}}}
-  - {{{{model: nosuch, backend: ours}}}}
+  - {{{{model: 'id_*', backend: embedded, rewrite: {{{{model: identity}}}}}}}}
+  - {{{{model: simple, backend: embedded}}}}
+  - {{{{model: nosuch, backend: embedded}}}}
 """
 RAW = """
-backends: {ours: {protocol: builtin}}
-routes: [{model: "*", backend: ours}]
+backends: {embedded: {protocol: builtin}}
+routes: [{model: "*", backend: embedded}]
 """
 IDENTITIES = (*(f"id_{datatype}" for datatype in DATATYPES), "id_photo", "id_words")
 SUMS = ("simple", "simple/versions/1", "simple/versions/9")
