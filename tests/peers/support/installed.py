@@ -94,8 +94,8 @@ def run(*argv: str, cwd: Path | None = None) -> None:
         timeout=_INSTALL_SECONDS,
     )
     if done.returncode:
-        output = "\n".join(done.stdout.splitlines()[-20:])
-        raise RuntimeError(f"`{' '.join(argv)}` failed ({done.returncode}):\n{output}")
+        reported = "\n".join(done.stdout.splitlines()[-20:])
+        raise RuntimeError(f"`{' '.join(argv)}` failed ({done.returncode}):\n{reported}")
 
 
 def _recipe(

@@ -47,36 +47,36 @@ def _complete(peer: Installed) -> None:
     wheel = _wheel(peer)
     stub = wheel / "python_backend_stubs" / VERSION / "triton_python_backend_stub"
     if not stub.exists():
-        versions = ", ".join(sorted(p.name for p in (wheel / "python_backend_stubs").iterdir()))
-        raise RuntimeError(f"{_SERVER} has no stub for Python {VERSION}, only for {versions}")
+        known = ", ".join(sorted(p.name for p in (wheel / "python_backend_stubs").iterdir()))
+        raise RuntimeError(f"{_SERVER} has no stub for Python {VERSION}, only for {known}")
     shutil.copytree(wheel / "backends", peer.folder / "backends")
     shutil.copy(stub, peer.folder / "backends" / "python")
-    library_path(_library(peer))  # downloads the library now if it is missing
+    library_path(_library(peer))  # downloaded now if it is missing
 
 
 @contextmanager
 def started_triton(
     models: Sequence[str] = ("*",), ports: Sequence[int] | None = None
 ) -> Iterator[Triton]:
-    """Run a Triton with ``models`` loaded (``*`` is all) on ``ports`` (HTTP, gRPC and metrics) or
-    on free ports."""
+    """Run a Triton with these models loaded (``*`` is all) on ``ports`` for HTTP, gRPC and metrics,
+    or on free ports."""
     peer = prepare_triton()
-    prefix = f"infergate_{os.getpid()}_{next(_numbers)}_"
+    mark = f"infergate_{os.getpid()}_{next(_numbers)}_"
 
     def prepare(folder: Path) -> Launch:
         repository = folder / "models"
         repository.mkdir()
         write_repository(repository)
         chosen = ports or free_ports(3)
-        argv = [*_argv(peer, repository, chosen, prefix), *(f"--load-model={m}" for m in models)]
+        argv = [*_argv(peer, repository, chosen, mark), *(f"--load-model={m}" for m in models)]
         return Launch("Triton", argv, _environment(peer), chosen)
 
     try:
         with started(prepare) as running:
             yield Triton(*running.addresses, running.pid, running.log)
     finally:
-        for region in _SHARED_MEMORY.glob(f"{prefix}*"):
-            region.unlink(missing_ok=True)
+        for left in _SHARED_MEMORY.glob(f"{mark}*"):
+            left.unlink(missing_ok=True)
 
 
 def _wheel(peer: Installed) -> Path:
@@ -87,14 +87,14 @@ def _library(peer: Installed) -> Path:
     return peer.folder / "libpython"
 
 
-def _argv(peer: Installed, models: Path, ports: Sequence[int], prefix: str) -> list[str]:
+def _argv(peer: Installed, models: Path, ports: Sequence[int], mark: str) -> list[str]:
     http, grpc, metrics = map(str, ports)
     return [
         str(_wheel(peer) / "bin" / "tritonserver"),
         f"--model-repository={models}",
         f"--backend-directory={peer.folder / 'backends'}",
         f"--cache-directory={_wheel(peer) / 'caches'}",
-        f"--backend-config=python,shm-region-prefix-name={prefix}",
+        f"--backend-config=python,shm-region-prefix-name={mark}",
         "--http-address=127.0.0.1", "--http-port", http,
         "--grpc-address=127.0.0.1", "--grpc-port", grpc,
         "--metrics-address=127.0.0.1", "--metrics-port", metrics,
