@@ -67,6 +67,6 @@ def claims(**changed: Any) -> dict[str, Any]:
 
 
 def token(key: Any = None, algorithm: str = "RS256", kid: str | None = "1", **changed: Any) -> str:
-    """Return a valid token in which the claims in ``changed`` are replaced."""
+    """Return a signed token with the claims of ``claims(**changed)``."""
     headers = {} if kid is None else {"kid": kid}
     return jwt.encode(claims(**changed), key or rsa_key(), algorithm, headers)

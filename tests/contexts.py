@@ -1,4 +1,4 @@
-"""Contexts of requests for tests of the gateway and of backends."""
+"""Request contexts for tests of the gateway and of backends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infergate.core.request_context import RequestContext
 
 
 def new_context(**fields: Any) -> RequestContext:
-    """Return a context with the values ``fields``."""
+    """Return a request context with ``fields`` set."""
     context = RequestContext("test")
     for name, value in fields.items():
         setattr(context, name, value)

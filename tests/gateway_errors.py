@@ -12,7 +12,7 @@ from infergate.core.errors import GatewayError, Kind
 def raises_kind(
     kind: Kind, match: str | None = None
 ) -> Iterator[pytest.ExceptionInfo[GatewayError]]:
-    """Expect a GatewayError of this kind whose text matches."""
+    """Expect a GatewayError of ``kind`` whose text matches ``match``."""
     with pytest.raises(GatewayError, match=match) as caught:
         yield caught
     assert caught.value.kind is kind

@@ -48,7 +48,7 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 class StandInServer(ThreadingHTTPServer):
-    """A server at ``address`` (``host:port``) that serves on a thread within its ``with`` block."""
+    """A server at ``address`` (``host:port``). A thread serves from ``start`` to ``stop``."""
 
     request_queue_size = 1000
 

@@ -1,4 +1,4 @@
-"""Replaces the helper processes in tests."""
+"""A replacement for the helper processes that runs jobs in the process of the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infergate.runtime.offload.ipc_message import pack, unpack
 
 
 class Job(NamedTuple):
-    """A job, with the options with which it was submitted."""
+    """A submitted job and its options."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -56,8 +56,8 @@ class InlineOffload:
             await self.may_run.wait()
             if self.error is not None:
                 raise self.error
-            copied, copies = _copy((function, arguments))
-            return _copy(copied(*copies))
+            copied_function, copied_arguments = _copy((function, arguments))
+            return _copy(copied_function(*copied_arguments))
         finally:
             memory.shrink(charge)
 

@@ -1,4 +1,4 @@
-"""A stand-in for the Kubernetes API server with EndpointSlices, which fails on demand.
+"""A stand-in for the EndpointSlice API of a Kubernetes API server. Tests can make it fail.
 
 It follows the API's documentation: pages with ``continue``, resource versions, bookmarks, ``ERROR``
 events, ``Status`` objects and 410 Gone for versions before ``forget`` was called."""
@@ -18,7 +18,7 @@ _PATH = "/apis/discovery.k8s.io/v1/namespaces/models/endpointslices"
 
 
 def endpoint(address: str, *, zones: Sequence[str] = (), **conditions: bool | None) -> Slice:
-    """Return an endpoint of a slice. It is ready unless there are ``conditions``."""
+    """Return an endpoint of a slice. Without ``conditions``, the endpoint is ready."""
     hints = {"hints": {"forZones": [{"name": zone} for zone in zones]}} if zones else {}
     return {"addresses": [address], "conditions": conditions or {"ready": True}, **hints}
 
@@ -42,12 +42,11 @@ def endpoint_slice(
 
 
 def ready_slice(name: str, *addresses: str) -> Slice:
-    """Return a slice of ready endpoints."""
     return endpoint_slice(name, [endpoint(address) for address in addresses])
 
 
 class ApiServer:
-    """The API server. ``requests`` are the queries of all requests, in order."""
+    """The stand-in. ``requests`` are the queries of all requests, in order."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
@@ -58,9 +57,9 @@ class ApiServer:
         self.token: str | None = None
         """The token that requests must have, or None if they need no token."""
         self.piece_bytes = 1 << 20
-        """Events are sent in chunks of this size."""
+        """The maximum size in bytes of the chunks in which events are sent."""
         self.responses: list[tuple[int, bytes]] = []
-        """Statuses and bodies of the next responses, whatever the request is."""
+        """The statuses and bodies of the next responses, which do not depend on the requests."""
         self.max_page: int | None = None
         self._version = 100
         self._forgotten = 0
@@ -80,7 +79,6 @@ class ApiServer:
         self._add(kind, item)
 
     def delete(self, name: str) -> None:
-        """Delete a slice."""
         self._add("DELETED", self.slices.pop(name))
 
     def bookmark(self) -> None:
@@ -88,12 +86,12 @@ class ApiServer:
         self._add("BOOKMARK", {"kind": "EndpointSlice", "metadata": {}})
 
     def forget(self) -> None:
-        """Forget all versions before the current one."""
+        """Advance the version, and respond to requests for older versions with 410 Gone."""
         self._version += 1
         self._forgotten = self._version
 
     def send_error(self, code: int) -> None:
-        """Send an ERROR event."""
+        """Send an ERROR event to all watches."""
         self._send(_line("ERROR", _status(code)))
 
     def send_raw(self, data: bytes) -> None:
@@ -101,7 +99,6 @@ class ApiServer:
         self._send(data)
 
     def break_connections(self) -> None:
-        """Break all connections."""
         for writer in self._connections:
             writer.transport.abort()
 
@@ -141,7 +138,7 @@ class ApiServer:
             await self.stop()
 
     async def start(self) -> None:
-        """Listen on the same port as before, or on a free port."""
+        """Listen on the port of the previous ``start``, or on a free port."""
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.port, ssl=self._tls
         )

@@ -8,7 +8,7 @@ from infergate.core.request_record import RequestRecord
 
 
 def make_record(**fields: Any) -> RequestRecord:
-    """Return a record with the given values of ``fields``."""
+    """Return a record with ``fields`` set."""
     record = RequestRecord()
     for name, value in fields.items():
         setattr(record, name, value)

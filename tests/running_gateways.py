@@ -46,7 +46,7 @@ async def serving(config: Config, **options: Any) -> AsyncIterator[RunningGatewa
 
 class WatchedConstructor:
     """Records the models ``plugin_kit.Double`` that are created. The constructor of a model with
-    the factor 3 sets ``entered``, and returns when ``release`` is set."""
+    the factor 3 sets ``entered``, and returns when ``release`` is set or after 60 s."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.created: list[plugin_kit.Double] = []

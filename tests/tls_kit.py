@@ -78,7 +78,7 @@ class Authority:
         return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def server(self) -> Pair:
-        """Issue a pair for this machine."""
+        """Issue a pair for ``localhost`` and 127.0.0.1."""
         return self.issue("localhost", "127.0.0.1")
 
 

@@ -1,4 +1,4 @@
-"""The memory that Python allocates."""
+"""Measures the memory that Python allocates."""
 
 import tracemalloc
 from collections.abc import Callable

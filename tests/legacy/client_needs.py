@@ -26,16 +26,17 @@ _MESSAGES = Messages("1.9")
 
 
 def differences_over_http(address: str, connection: RecordedConnection) -> list[str]:
-    """Return the differences that the client would notice in the responses of ``address``."""
+    """Replay a recorded connection to the server at ``address``, and return the differences that
+    the client would notice."""
     requests = list(replay.requests_of(connection.sent))
     expected = replay.responses_of(connection.received)
     return http_differences(requests, expected, replay.http(address, connection.sent))
 
 
 def differences_over_grpc(address: str, connection: RecordedConnection) -> list[str]:
-    """Return the differences that the client would notice in the responses of ``address``."""
-    request = replay.streams(connection.sent, client=True)
-    paths = {number: stream.fields[":path"] for number, stream in request.items()}
+    """Replay a recorded connection like ``differences_over_http``."""
+    calls = replay.streams(connection.sent, client=True)
+    paths = {number: stream.fields[":path"] for number, stream in calls.items()}
     expected = replay.streams(connection.received, client=False)
     return grpc_differences(paths, expected, replay.grpc(address, connection.sent))
 
@@ -43,17 +44,17 @@ def differences_over_grpc(address: str, connection: RecordedConnection) -> list[
 def http_differences(
     requests: list[bytes], expected: list[Response], actual: list[Response]
 ) -> list[str]:
-    """Return the differences over HTTP; both lists have the same order."""
+    """Return the differences over HTTP. Both lists of responses have the order of the requests."""
     if len(actual) != len(expected):
         return [f"{len(actual)} responses to {len(expected)} requests"]
     return [
         f"{request.split(b' HTTP')[0].decode()}: {each}"
-        for request, theirs, ours in zip(requests, expected, actual, strict=True)
-        for each in _http(request.split(b" ")[1].decode(), theirs, ours)
+        for request, recorded, received in zip(requests, expected, actual, strict=True)
+        for each in _response_differences(request.split(b" ")[1].decode(), recorded, received)
     ]
 
 
-def _http(target: str, expected: Response, actual: Response) -> Iterator[str]:
+def _response_differences(target: str, expected: Response, actual: Response) -> Iterator[str]:
     kind = target.split("/")[2].partition("?")[0]
     if kind == "health":
         if (actual.code == 200) != (expected.code == 200):
@@ -63,13 +64,13 @@ def _http(target: str, expected: Response, actual: Response) -> Iterator[str]:
     if status is None:
         yield f"unreadable NV-Status: {actual.header('NV-Status')!r}"
         return
-    yield from _same_status(_text(expected, "NV-Status", "RequestStatus"), status)
+    yield from _compare_status(_text(expected, "NV-Status", "RequestStatus"), status)
     if status.code != 1 or expected.code != 200:
         return
     if actual.code != 200:
         yield f"code {actual.code} with success"
     elif kind == "infer":
-        yield from _infer_differences(expected, actual)
+        yield from _http_infer_differences(expected, actual)
     elif kind in _BODIES and expected.body:
         name, differences = _BODIES[kind]
         message = _binary(name, actual.body)
@@ -79,18 +80,18 @@ def _http(target: str, expected: Response, actual: Response) -> Iterator[str]:
             yield from differences(_binary(name, expected.body), message)
 
 
-def _infer_differences(expected: Response, actual: Response) -> Iterator[str]:
+def _http_infer_differences(expected: Response, actual: Response) -> Iterator[str]:
     header = _text(actual, "NV-InferResponse", "InferResponseHeader")
     if header is None or not header.model_name:
         yield f"unreadable NV-InferResponse: {actual.header('NV-InferResponse')!r}"
         return
     expected_header = _text(expected, "NV-InferResponse", "InferResponseHeader")
-    yield from _same_response(expected_header, header)
+    yield from _compare_response(expected_header, header)
     actual_raw, trailer = _split_raw_outputs(header, actual.body)
     expected_raw, _ = _split_raw_outputs(expected_header, expected.body)
-    yield from _same("raw outputs", expected_raw, actual_raw)
-    result = _binary("InferResponseHeader", trailer)
-    if not trailer or result != header:
+    yield from _compare("raw outputs", expected_raw, actual_raw)
+    trailer_header = _binary("InferResponseHeader", trailer)
+    if not trailer or trailer_header != header:
         yield "no trailer that equals NV-InferResponse"
 
 
@@ -108,42 +109,44 @@ def grpc_differences(
     """Return the differences over gRPC; calls are keyed by stream number."""
     return [
         f"{paths[number]} {number}: {each}"
-        for number, theirs in expected.items()
-        for each in _grpc(paths[number].rpartition("/")[2], theirs, actual.get(number, Stream()))
+        for number, recorded in expected.items()
+        for each in _call_differences(
+            paths[number].rpartition("/")[2], recorded, actual.get(number, Stream())
+        )
     ]
 
 
-def _grpc(method: str, expected: Stream, actual: Stream) -> Iterator[str]:
-    yield from _same("grpc-status", expected.fields.get("grpc-status"), _grpc_status_of(actual))
-    yield from _same("messages", len(expected.messages), len(actual.messages))
+def _call_differences(method: str, expected: Stream, actual: Stream) -> Iterator[str]:
+    yield from _compare("grpc-status", expected.fields.get("grpc-status"), _end_status(actual))
+    yield from _compare("messages", len(expected.messages), len(actual.messages))
     kind = f"{method.removeprefix('Stream')}Response"
-    for theirs, ours in zip(expected.messages, actual.messages, strict=False):
-        expected_message, message = _binary(kind, theirs), _binary(kind, ours)
+    for recorded, received in zip(expected.messages, actual.messages, strict=False):
+        expected_message, message = _binary(kind, recorded), _binary(kind, received)
         if message is None:
             yield f"unreadable {kind}"
             continue
-        yield from _same_status(expected_message.request_status, message.request_status)
+        yield from _compare_status(expected_message.request_status, message.request_status)
         match kind:
             case "InferResponse":
-                yield from _infer_response(expected_message, message)
+                yield from _grpc_infer_differences(expected_message, message)
             case "StatusResponse":
-                yield from _same_models(expected_message.server_status, message.server_status)
+                yield from _compare_models(expected_message.server_status, message.server_status)
             case "RepositoryResponse":
-                yield from _same_index(expected_message.index, message.index)
+                yield from _compare_index(expected_message.index, message.index)
             case "HealthResponse":
-                yield from _same("health", expected_message.health, message.health)
+                yield from _compare("health", expected_message.health, message.health)
 
 
-def _grpc_status_of(stream: Stream) -> str | None:
+def _end_status(stream: Stream) -> str | None:
     return stream.fields.get("grpc-status") if stream.ended else "not ended"
 
 
-def _infer_response(expected: Any, actual: Any) -> Iterator[str]:
+def _grpc_infer_differences(expected: Any, actual: Any) -> Iterator[str]:
     if expected.meta_data.model_name:
-        yield from _same_response(expected.meta_data, actual.meta_data)
+        yield from _compare_response(expected.meta_data, actual.meta_data)
     else:
-        yield from _same("id", expected.meta_data.id, actual.meta_data.id)
-    yield from _same("raw outputs", _raw_outputs(expected), _raw_outputs(actual))
+        yield from _compare("id", expected.meta_data.id, actual.meta_data.id)
+    yield from _compare("raw outputs", _raw_outputs(expected), _raw_outputs(actual))
 
 
 def _raw_outputs(response: Any) -> dict[str, bytes]:
@@ -152,34 +155,34 @@ def _raw_outputs(response: Any) -> dict[str, bytes]:
     return dict(zip(names, response.raw_output, strict=True))
 
 
-def _same_status(expected: Any, actual: Any) -> Iterator[str]:
-    yield from _same("code", expected.code, actual.code)
-    yield from _same("msg", expected.msg, actual.msg)
+def _compare_status(expected: Any, actual: Any) -> Iterator[str]:
+    yield from _compare("code", expected.code, actual.code)
+    yield from _compare("msg", expected.msg, actual.msg)
 
 
-def _same_response(expected: Any, actual: Any) -> Iterator[str]:
+def _compare_response(expected: Any, actual: Any) -> Iterator[str]:
     for name in ("model_name", "model_version", "batch_size", "id"):
-        yield from _same(name, getattr(expected, name), getattr(actual, name))
-    yield from _same("outputs", _outputs(expected), _outputs(actual))
+        yield from _compare(name, getattr(expected, name), getattr(actual, name))
+    yield from _compare("outputs", _outputs(expected), _outputs(actual))
 
 
 def _outputs(header: Any) -> dict[str, bytes]:
     return {output.name: short_debug_string(output) for output in header.output}
 
 
-def _same_models(expected: Any, actual: Any) -> Iterator[str]:
+def _compare_models(expected: Any, actual: Any) -> Iterator[str]:
     """Yield the differences in the fields of a status that the client uses: the presence of an id,
     and each model's batch limit and tensors."""
     if expected.id and not actual.id:
         yield "a status without the server's id"
-    for name, theirs in expected.model_status.items():
+    for name, recorded in expected.model_status.items():
         if name not in actual.model_status:
             yield f"no status of {name}"
             continue
-        ours = actual.model_status[name].config
-        yield from _same(f"{name}: tensors", _tensors(theirs.config), _tensors(ours))
-        yield from _same(
-            f"{name}: max_batch_size", theirs.config.max_batch_size, ours.max_batch_size
+        received = actual.model_status[name].config
+        yield from _compare(f"{name}: tensors", _tensors(recorded.config), _tensors(received))
+        yield from _compare(
+            f"{name}: max_batch_size", recorded.config.max_batch_size, received.max_batch_size
         )
 
 
@@ -190,19 +193,19 @@ def _tensors(config: Any) -> list[tuple[str, int, list[int]]]:
     ]
 
 
-def _same_index(expected: Any, actual: Any) -> Iterator[str]:
+def _compare_index(expected: Any, actual: Any) -> Iterator[str]:
     missing = {model.name for model in expected.models} - {model.name for model in actual.models}
     if missing:
         yield f"not in the index: {sorted(missing)}"
 
 
 _BODIES: dict[str, tuple[str, Callable[[Any, Any], Iterator[str]]]] = {
-    "status": ("ServerStatus", _same_models),
-    "repository": ("ModelRepositoryIndex", _same_index),
+    "status": ("ServerStatus", _compare_models),
+    "repository": ("ModelRepositoryIndex", _compare_index),
 }
 
 
-def _same(name: str, expected: object, actual: object) -> Iterator[str]:
+def _compare(name: str, expected: object, actual: object) -> Iterator[str]:
     if expected != actual:
         yield f"{name} {actual!r}, not {expected!r}"
 

@@ -1,4 +1,4 @@
-"""Inference as on the real server, for both transports.
+"""Inference as on the real server, for HTTP and gRPC.
 
 ``check`` validates a request header against the model's configuration, in the order of the real
 server's checks and with its error texts. ``split`` cuts an HTTP body into inputs, ``join`` takes
@@ -65,20 +65,20 @@ class Inference:
 
     def check(self, model: str, version: int, header: Any) -> CheckedRequest:
         """Check the header against the model's configuration. Raises LegacyError."""
-        config, found = self._repository.find(model, version)
+        config, selected_version = self._repository.find(model, version)
         _check_batch(config, header.batch_size)
         if len(header.input) != len(config.input):
             raise _invalid_argument(
                 f"expected {len(config.input)} inputs but got {len(header.input)} inputs"
                 f" for model '{config.name}'"
             )
-        inputs = tuple(_input(config, header.batch_size, each) for each in header.input)
+        inputs = tuple(_checked_input(config, header.batch_size, each) for each in header.input)
         self._check_outputs(config, header)
         for each in [*header.input, *header.output]:
             if each.HasField("shared_memory"):
                 reason = f"shared memory block '{each.shared_memory.name}' not found in manager"
                 raise LegacyError("NOT_FOUND", reason, late=True)
-        return CheckedRequest(config, found, header, inputs)
+        return CheckedRequest(config, selected_version, header, inputs)
 
     def _check_outputs(self, config: Any, header: Any) -> None:
         declared = {each.name for each in config.output}
@@ -94,18 +94,18 @@ class Inference:
 
     def split(self, checked: CheckedRequest, body: bytes) -> dict[str, Tensor]:
         """Return the inputs in an HTTP body. Raises LegacyError."""
-        at, inputs = 0, {}
+        position, inputs = 0, {}
         for each in checked.inputs:
-            left = len(body) - at
-            if left < each.size:
+            remaining = len(body) - position
+            if remaining < each.size:
                 raise _invalid_argument(
                     f"unexpected size for input '{each.name}', expecting"
-                    f" {each.size - left} bytes for model '{checked.config.name}'",
+                    f" {each.size - remaining} bytes for model '{checked.config.name}'",
                     late=True,
                 )
-            inputs[each.name] = Tensor(each.dims, body[at : at + each.size])
-            at += each.size
-        if at < len(body):
+            inputs[each.name] = Tensor(each.dims, body[position : position + each.size])
+            position += each.size
+        if position < len(body):
             reason = f"unexpected additional input data for model '{checked.config.name}'"
             raise _invalid_argument(reason, late=True)
         if len(inputs) < len(checked.inputs):
@@ -113,8 +113,8 @@ class Inference:
         return inputs
 
     def join(self, checked: CheckedRequest, raw_inputs: SequenceABC[bytes]) -> dict[str, Tensor]:
-        """Return the inputs of a gRPC message; data of the same input is concatenated. Raises
-        LegacyError."""
+        """Return the inputs of a gRPC message. If an input is repeated, its data is concatenated.
+        Raises LegacyError."""
         data: dict[str, bytes] = {}
         for index, each in enumerate(checked.inputs):
             if index >= len(raw_inputs):
@@ -134,11 +134,8 @@ class Inference:
     async def infer(
         self, checked: CheckedRequest, inputs: dict[str, Tensor]
     ) -> tuple[Any, list[bytes]]:
-        """Return the response header and the raw data of each of its outputs, which is empty for
-        classes.
-
-        Raises LegacyError.
-        """
+        """Return the response header and the raw data of each output. Class outputs have no raw
+        data. Raises LegacyError."""
         requested = checked.header
         flags = requested.flags
         sequence = Sequence(requested.correlation_id, bool(flags & _START), bool(flags & _END))
@@ -199,32 +196,32 @@ def _check_batch(config: Any, size: int) -> None:
         raise _invalid_argument(message.format(f"<= {config.max_batch_size}"))
 
 
-def _input(config: Any, batch: int, requested: Any) -> Input:
+def _checked_input(config: Any, batch: int, requested: Any) -> Input:
     inputs = {each.name: each for each in config.input}
-    of_model = f"for model '{config.name}'"
+    for_model = f"for model '{config.name}'"
     if requested.name not in inputs:
-        raise _invalid_argument(f"unexpected inference input '{requested.name}' {of_model}")
+        raise _invalid_argument(f"unexpected inference input '{requested.name}' {for_model}")
     declared = inputs[requested.name]
     if not requested.dims and -1 in declared.dims:
         raise _invalid_argument(
             f"model supports variable-size for input '{requested.name}', request must specify"
-            f" input shape {of_model}"
+            f" input shape {for_model}"
         )
     if requested.dims and not _fits(declared.dims, requested.dims):
         raise _invalid_argument(
-            f"unexpected shape for input '{requested.name}' {of_model}."
-            f" Expected {_dims(declared.dims)}, got {_dims(requested.dims)}"
+            f"unexpected shape for input '{requested.name}' {for_model}."
+            f" Expected {_format_dims(declared.dims)}, got {_format_dims(requested.dims)}"
         )
     dims = tuple(requested.dims or declared.dims)
     if declared.data_type == STRING:
         return Input(requested.name, dims, requested.batch_byte_size)
     # A wildcard makes the size -1, which the real server then reads as unsigned.
-    each = -1 if -1 in dims else math.prod(dims) * DTYPES[declared.data_type].itemsize * batch
-    size = each % _UINT64
+    signed = -1 if -1 in dims else math.prod(dims) * DTYPES[declared.data_type].itemsize * batch
+    size = signed % _UINT64
     if requested.batch_byte_size not in {0, size}:
         raise _invalid_argument(
             f"specific batch-byte-size for input '{requested.name}' does not match expected"
-            f" byte-size calculated from shape and datatype {of_model}"
+            f" byte-size calculated from shape and datatype {for_model}"
         )
     return Input(requested.name, dims, size)
 
@@ -235,5 +232,5 @@ def _fits(expected: SequenceABC[int], actual: SequenceABC[int]) -> bool:
     )
 
 
-def _dims(dims: SequenceABC[int]) -> str:
+def _format_dims(dims: SequenceABC[int]) -> str:
     return f"[{','.join(map(str, dims))}]"

@@ -1,6 +1,6 @@
 """The differences between the real servers v1.9.0 and v1.15.0, and their hazards by name.
 
-A hazard is a field of ``Behavior``, which a test can turn on or off for either version.
+A hazard is a boolean field of ``Behavior``. A test can turn it on or off for either version.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ class Behavior:
     """An error found after the header check closes the connection without a response (1.11 and
     up)."""
     drops_pipelined: bool = True
-    """Requests pipelined behind one for health or status are lost (both versions)."""
+    """Requests pipelined behind a request other than an inference are lost (both versions)."""
     reversed_outputs: bool = False
     """Outputs have hash order, here the reverse of the requested order (1.12 and up)."""
     limits_header: bool = True
     """A header value or URI above 8190 bytes closes the connection without a response (both
-    versions).
-    """
+    versions)."""
 
     # states of a server
     not_ready: bool = False
@@ -43,13 +42,12 @@ class Behavior:
     changes: bool = False
     """A reloaded model takes and returns FP32 and one more element."""
     explicit: bool = False
-    """Models are loaded on request only. Without this, load requests are rejected, as in polling
-    mode.
-    """
+    """Models are loaded on request only. If false, load and unload requests are rejected, as in
+    polling mode."""
     delay_ms: int = 0
-    """The additional time of every inference."""
+    """The additional time of every inference, in milliseconds."""
 
-    # different texts
+    # other differences between the versions
     refuses_repeated_outputs: bool = False
     status_json: bool = False
 

@@ -1,6 +1,6 @@
 """Removes from a response the parts that differ between runs: request ids, times and statistics.
 
-Everything else stays byte for byte. The test server keeps no statistics.
+Statuses and gRPC messages are written again without these parts; other bytes stay unchanged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ _STATISTICS = (
 
 
 def masked(response: Response) -> bytes:
-    """Return a response with ``request_id: N``. A body that is a status is masked as well.
-
-    Content-Length is checked before it is masked with the body.
-    """
+    """Return the bytes of a response with ``request_id: N``. In a response with a status, mask the
+    body and, after a check, its Content-Length."""
     raw = re.sub(rb"request_id: \d+", b"request_id: N", response.raw)
     status = _status_of(response.body)
     if status is None:

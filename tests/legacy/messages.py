@@ -2,7 +2,7 @@
 
 ``trtis.proto`` is compiled on import into separate descriptor pools, because tritonclient and
 infergate register messages of the same names. Each version of the API has its own pool, so a field
-that it does not define is an error.
+that a version does not define is an error.
 
 The text form differs from the protobuf library's text form: Python prints ``8.0`` where C++ prints
 ``8``."""
@@ -41,7 +41,7 @@ def _compiled() -> bytes:
         return out.read_bytes()
 
 
-def _named(descriptors: Any, name: str) -> Any:
+def _descriptor(descriptors: Any, name: str) -> Any:
     (descriptor,) = (each for each in descriptors if each.name == name)
     return descriptor
 
@@ -54,18 +54,18 @@ class Messages:
         if level == "1.9":
             for path, name in _SINCE_1_12:
                 outer, _, inner = path.partition(".")
-                owner = _named(file.message_type, outer)
-                owner = _named(owner.nested_type, inner) if inner else owner
-                owner.field.remove(_named(owner.field, name))
+                owner = _descriptor(file.message_type, outer)
+                owner = _descriptor(owner.nested_type, inner) if inner else owner
+                owner.field.remove(_descriptor(owner.field, name))
         self.pool = descriptor_pool.DescriptorPool()
         self.pool.Add(file)
 
     def __getattr__(self, name: str) -> Any:
-        found = message_factory.GetMessageClass(
+        message_class = message_factory.GetMessageClass(
             self.pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
         )
-        setattr(self, name, found)
-        return found
+        setattr(self, name, message_class)
+        return message_class
 
 
 def debug_string(message: Message) -> bytes:
@@ -104,8 +104,8 @@ def _field(field: FieldDescriptor, value: Any, depth: int) -> Iterator[tuple[int
 def _scalar(field: FieldDescriptor, value: Any) -> str:
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_ENUM:
-            known = field.enum_type.values_by_number
-            return known[value].name if value in known else str(value)
+            names = field.enum_type.values_by_number
+            return names[value].name if value in names else str(value)
         case FieldDescriptor.CPPTYPE_BOOL:
             return "true" if value else "false"
         case FieldDescriptor.CPPTYPE_STRING:

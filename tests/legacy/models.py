@@ -27,7 +27,7 @@ DTYPES = {
 _FP32 = 11
 STRING = 13
 _LABELS = ("cat", "dog", "bird with space", 'fish "q"')
-MANY = 1000
+_MANY_CLASSES = 1000
 LONG_NAMES = tuple(f"{number}{'x' * 999}" for number in range(5))
 """Names of nearly the maximum length: five inputs and outputs with them exceed a header's limit."""
 _SLOW_SECONDS = 1.0
@@ -63,7 +63,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Sequence(NamedTuple):
-    """The sequence flags of a request; ``key`` 0 means no sequence."""
+    """The sequence of a request and its flags; ``key`` 0 means no sequence."""
 
     key: int
     start: bool
@@ -90,7 +90,7 @@ class Repository:
         many.CopyFrom(self._all["classify"])
         many.config.name = "classify_many"
         for tensor in (many.config.input[0], many.config.output[0]):
-            tensor.dims[:] = [MANY]
+            tensor.dims[:] = [_MANY_CLASSES]
 
     def _add_identity_long(self) -> None:
         long = self._all["identity_long"]
@@ -107,7 +107,7 @@ class Repository:
         return sorted(self._all)
 
     def load(self, name: str) -> None:
-        """Load a model. Raises LegacyError for a model that does not exist or cannot be loaded."""
+        """Load a model. Raises LegacyError if the model does not exist or cannot be loaded."""
         self._check_explicit()
         if name not in self._all:
             raise LegacyError("INTERNAL", f"failed to load '{name}', no version is available")
@@ -166,8 +166,8 @@ class Repository:
             return self._accumulate(config.name, inputs["INPUT"], sequence)
         if config.name == "ensemble_simple":
             first = _sum_difference(np.dtype("<i4"), inputs["A"], inputs["B"])
-            again = _sum_difference(np.dtype("<i4"), first["OUTPUT0"], first["OUTPUT1"])
-            return {"SUM": again["OUTPUT0"]}
+            second = _sum_difference(np.dtype("<i4"), first["OUTPUT0"], first["OUTPUT1"])
+            return {"SUM": second["OUTPUT0"]}
         if config.name in {"simple", "simple_nobatch"}:
             dtype = DTYPES[config.input[0].data_type]
             return _sum_difference(dtype, inputs["INPUT0"], inputs["INPUT1"])
@@ -184,13 +184,13 @@ class Repository:
             raise LegacyError(
                 "INVALID_ARG", f"{reason} the START flag on the first request of the sequence"
             )
-        before = 0 if sequence.start else self._sums[sequence.key]
-        now = before + np.frombuffer(tensor.data, "<i4")
+        previous = 0 if sequence.start else self._sums[sequence.key]
+        total = previous + np.frombuffer(tensor.data, "<i4")
         if sequence.end:
             self._sums.pop(sequence.key, None)
         else:
-            self._sums[sequence.key] = now
-        return {"OUTPUT": Tensor(tensor.dims, now.astype("<i4").tobytes())}
+            self._sums[sequence.key] = total
+        return {"OUTPUT": Tensor(tensor.dims, total.astype("<i4").tobytes())}
 
 
 def _sum_difference(dtype: np.dtype[Any], left: Tensor, right: Tensor) -> Tensors:

@@ -61,24 +61,24 @@ class HTTP:
     def response(self) -> Response | None:
         """Return the next response, or None if the server closed the connection."""
         while _HEAD_END not in self._buffer:
-            if not self._more():
+            if not self._receive():
                 assert not self._buffer, f"the connection ended within {self._buffer!r}"
                 return None
         head, _, rest = self._buffer.partition(_HEAD_END)
         line, *lines = head.decode("latin-1").split("\r\n")
         pairs = tuple((name, value.strip()) for name, _, value in (x.partition(":") for x in lines))
-        result = Response(line, pairs, b"", head + _HEAD_END)
-        length = result.header("content-length")
-        if length is None and result.code != 100:
-            while self._more():
+        head_only = Response(line, pairs, b"", head + _HEAD_END)
+        length = head_only.header("content-length")
+        if length is None and head_only.code != 100:
+            while self._receive():
                 pass
-            rest = self._buffer[len(result.raw) :]
-        size = int(length or 0) if length or result.code == 100 else len(rest)
-        while len(self._buffer) < len(result.raw) + size:
-            assert self._more(), f"the connection ended within {self._buffer!r}"
-        body = self._buffer[len(result.raw) : len(result.raw) + size]
-        self._buffer = self._buffer[len(result.raw) + size :]
-        return Response(line, pairs, body, result.raw + body)
+            rest = self._buffer[len(head_only.raw) :]
+        size = int(length or 0) if length or head_only.code == 100 else len(rest)
+        while len(self._buffer) < len(head_only.raw) + size:
+            assert self._receive(), f"the connection ended within {self._buffer!r}"
+        body = self._buffer[len(head_only.raw) : len(head_only.raw) + size]
+        self._buffer = self._buffer[len(head_only.raw) + size :]
+        return Response(line, pairs, body, head_only.raw + body)
 
     def rest(self) -> bytes:
         """Shut down sending, and return all bytes until the server closes the connection."""
@@ -86,12 +86,12 @@ class HTTP:
         return self.until_closed()
 
     def until_closed(self) -> bytes:
-        while self._more():
+        while self._receive():
             pass
         buffered, self._buffer = self._buffer, b""
         return buffered
 
-    def _more(self) -> bool:
+    def _receive(self) -> bool:
         try:
             data = self._socket.recv(1 << 16)
         except ConnectionResetError:
@@ -114,17 +114,17 @@ def requests_of(sent: bytes) -> Iterator[bytes]:
 
 def responses_of(received: bytes) -> list[Response]:
     """Return the responses that a server sent over a connection."""
-    with _Recorded(received) as recorded:
+    with _RecordedResponses(received) as recorded:
         return list(iter(recorded.response, None))
 
 
-class _Recorded(HTTP):
+class _RecordedResponses(HTTP):
     def __init__(self, received: bytes) -> None:
         self._buffer = received
 
     def __exit__(self, *_: object) -> None: ...
 
-    def _more(self) -> bool:
+    def _receive(self) -> bool:
         return False
 
 
@@ -169,13 +169,13 @@ def grpc(address: str, sent: bytes) -> dict[int, Stream]:
                 if next(frames_read, None) is None:
                     return
 
-        seen: set[int] = set()
+        started: set[int] = set()
         ended: set[int] = set()
         connection.sendall(sent[: len(h2.PREFACE)])
         for frame in _until_eof(h2.frames(_reader(sent[len(h2.PREFACE) :]))):
-            if frame.kind == h2.HEADERS and frame.stream not in seen:
+            if frame.kind == h2.HEADERS and frame.stream not in started:
                 wait(ended)
-            seen.add(frame.stream)
+            started.add(frame.stream)
             if frame.kind in (h2.HEADERS, h2.DATA) and frame.flags & h2.END_STREAM:
                 ended.add(frame.stream)
             # Rule 3: the blocks after an ACK were encoded for the recorded server's settings.

@@ -26,7 +26,7 @@ class LegacyServer:
     log: Path
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the requests received so far; the reason of a crash is the last entry."""
+        """Return the requests received so far. After a crash, the last entry is its reason."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
 
 

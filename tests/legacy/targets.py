@@ -1,5 +1,5 @@
-"""Servers that are tested with the legacy client: here with its recorded bytes, and in ``peers``
-with the running client.
+"""Servers that are tested with the legacy client: in this folder with the recorded bytes of the
+client, and in ``peers`` with the running client.
 
 All targets serve the same models and must return the same responses; each lists its differences. To
 add one, write a context manager that yields a ``Target``, and add its name to ``TARGETS``.

@@ -1,4 +1,4 @@
-"""The test server's responses equal those of the real v1.9.0, except for values that vary per run.
+"""Tests that the test server responds like the real v1.9.0, except for values that vary per run.
 
 Cases that need registered shared memory are omitted, because the test server has none.
 """
@@ -38,12 +38,14 @@ def explicit() -> Iterator[LegacyServer]:
 
 
 @pytest.mark.parametrize("case", EXCHANGES, ids=str)
-def test_http_responses_equal_the_recorded(server: LegacyServer, case: Exchange) -> None:
+def test_http_responses_equal_the_recorded_responses(server: LegacyServer, case: Exchange) -> None:
     check(server, case)
 
 
 @pytest.mark.parametrize("case", exchanges("http_explicit"), ids=str)
-def test_http_responses_with_explicit_model_control(explicit: LegacyServer, case: Exchange) -> None:
+def test_explicit_model_control_equals_the_recordings(
+    explicit: LegacyServer, case: Exchange
+) -> None:
     check(explicit, case)
 
 
@@ -59,7 +61,7 @@ def check(server: LegacyServer, case: Exchange) -> None:
 
 
 @pytest.mark.parametrize("case", CALLS, ids=str)
-def test_grpc_responses_equal_the_recorded(server: LegacyServer, case: Call) -> None:
+def test_grpc_responses_equal_the_recorded_responses(server: LegacyServer, case: Call) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
         responses, code, details = call(channel, case)
     assert (code, details) == (case.code, case.details)

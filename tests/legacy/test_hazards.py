@@ -1,4 +1,5 @@
-"""Requests that crash or confuse real legacy servers, reproduced by the test server."""
+"""Tests that the test server reproduces the hazards of the real servers v1.9 and v1.15, and the
+differences between these versions."""
 
 from __future__ import annotations
 
@@ -58,13 +59,13 @@ def infer(
     return response_to(server, request.encode() + body)
 
 
-def inferred(server: LegacyServer, *request: Any) -> Response:
+def infer_response(server: LegacyServer, *request: Any) -> Response:
     response = infer(server, *request)
     assert response
     return response
 
 
-def summary(response: Response) -> str:
+def nv_status(response: Response) -> str:
     return response.header("NV-Status") or ""
 
 
@@ -97,13 +98,13 @@ def test_a_chunked_body_crashes_the_server(level: str) -> None:
         assert server.requests()[-1] == {"crashed": "a chunked body without Content-Length"}
 
 
-def test_a_request_without_its_header_crashes_v1_9() -> None:
+def test_a_request_without_nv_inferrequest_crashes_v1_9() -> None:
     with started_legacy() as server:
         assert response_to(server, WITHOUT_HEADER) is None
         assert has_exited(server)
 
 
-def test_a_request_without_its_header_is_rejected_by_v1_15(new: LegacyServer) -> None:
+def test_v1_15_rejects_a_request_without_nv_inferrequest(new: LegacyServer) -> None:
     response = response_to(new, WITHOUT_HEADER)
     assert response
     assert response.raw == (
@@ -126,20 +127,20 @@ def test_v1_15_closes_the_connection_where_v1_9_returns_an_error(
     old: LegacyServer, new: LegacyServer, model: str, header: str, body: bytes
 ) -> None:
     assert infer(new, header, body, model) is None
-    assert "code: SUCCESS" in summary(inferred(new, SIMPLE))
-    response = inferred(old, header, body, model)
+    assert "code: SUCCESS" in nv_status(infer_response(new, SIMPLE))
+    response = infer_response(old, header, body, model)
     assert response.code == 400
-    assert "code: SUCCESS" not in summary(response)
+    assert "code: SUCCESS" not in nv_status(response)
 
 
-def test_a_header_value_is_limited_to_8190_bytes(old: LegacyServer) -> None:
+def test_each_header_value_is_limited_to_8190_bytes(old: LegacyServer) -> None:
     def header_of_size(size: int) -> str:
         return f"{SIMPLE} #".ljust(size, "x")
 
-    assert "code: SUCCESS" in summary(inferred(old, header_of_size(8190)))
+    assert "code: SUCCESS" in nv_status(infer_response(old, header_of_size(8190)))
     assert infer(old, header_of_size(8191)) is None
     long_headers = "\r\n".join(f"X-{i}: {'y' * 1000}" for i in range(16))
-    assert "code: SUCCESS" in summary(inferred(old, f"{SIMPLE}\r\n{long_headers}"))
+    assert "code: SUCCESS" in nv_status(infer_response(old, f"{SIMPLE}\r\n{long_headers}"))
 
 
 def test_pipelined_requests_are_lost(old: LegacyServer) -> None:
@@ -150,7 +151,7 @@ def test_pipelined_requests_are_lost(old: LegacyServer) -> None:
 
 
 def test_v1_15_reorders_outputs_over_http(new: LegacyServer) -> None:
-    response = inferred(new, SIMPLE)
+    response = infer_response(new, SIMPLE)
     header = response.header("NV-InferResponse") or ""
     assert header.index("OUTPUT1") < header.index("OUTPUT0")
     assert response.body.startswith(DIFFERENCES + SUMS + b"model_name")
@@ -190,24 +191,24 @@ def test_each_version_has_its_error_for_an_unknown_model(
         (old, f"Inference request for unknown model {message_of_1_9}"),
         (new, f"Request for unknown model: {message_of_1_15}"),
     ):
-        status = summary(inferred(server, SIMPLE, NUMBERS, model))
+        status = nv_status(infer_response(server, SIMPLE, NUMBERS, model))
         assert f'code: UNAVAILABLE msg: "{message}"' in status
 
 
 def test_v1_15_rejects_duplicate_outputs(new: LegacyServer) -> None:
-    twice = f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
-    status = summary(inferred(new, twice))
+    duplicates = f'batch_size: 1 {INPUTS} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
+    status = nv_status(infer_response(new, duplicates))
     assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in status
 
 
 def test_v1_9_rejects_fields_of_v1_15(old: LegacyServer, new: LegacyServer) -> None:
     request = f"{SIMPLE} priority: 1 timeout_microseconds: 5"
-    assert "code: SUCCESS" in summary(inferred(new, request))
-    response = inferred(old, request)
+    assert "code: SUCCESS" in nv_status(infer_response(new, request))
+    response = infer_response(old, request)
     assert response.headers == (("Content-Length", "0"), ("Content-Type", "text/plain"))
 
 
-def test_v1_15_returns_its_status_as_json_on_request(old: LegacyServer, new: LegacyServer) -> None:
+def test_v1_15_returns_status_as_json_if_requested(old: LegacyServer, new: LegacyServer) -> None:
     for response in (
         get(new, "/api/status/simple?format=json"),
         get(new, "/api/status/simple", "Accept: application/json"),
@@ -222,7 +223,7 @@ def test_an_unready_server_returns_400_with_status_success() -> None:
     with started_legacy("--hazard", "not_ready") as server:
         response = get(server, "/api/health/ready")
         assert response.code == 400
-        assert summary(response).startswith("code: SUCCESS server_id:")
+        assert nv_status(response).startswith("code: SUCCESS server_id:")
         assert b"ready_state: SERVER_INITIALIZING" in get(server, "/api/status").body
         messages = Messages("1.9")
         with grpc.insecure_channel(server.grpc) as channel:
@@ -237,14 +238,14 @@ def test_the_silent_hazard_closes_connections_of_inferences_only() -> None:
         assert get(server, "/api/health/ready").code == 200
 
 
-def test_many_classes_make_a_long_header_and_a_delay_is_kept() -> None:
+def test_many_classes_make_a_long_header_and_inferences_are_delayed() -> None:
     request = (
         'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls { count: 1000 } }'
     )
     scores = struct.pack("<1000f", *range(1000))
     with started_legacy("--hazard", "many_classes", "--delay-ms", "200") as server:
         began = time.monotonic()
-        response = inferred(server, request, scores, "classify_many")
+        response = infer_response(server, request, scores, "classify_many")
         assert time.monotonic() - began >= 0.2
     header = response.header("NV-InferResponse") or ""
     assert header.count('label: "label number ') == 1000

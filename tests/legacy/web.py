@@ -193,7 +193,7 @@ class Endpoints:
 
     def _shared_memory(self, _request: Request, rest: str) -> Reply:
         if found := re.fullmatch(r"/register/([^/]+)(/.*)/(\d+)/(\d+)", rest):
-            # The separator is followed by the key, which starts with a slash of its own.
+            # The first slash only separates the name from the key.
             self._state.register(found[1], found[2].removeprefix("/"))
         if found := re.fullmatch(r"/cudaregister/([^/]+)/(\d+)/(\d+)", rest):
             self._state.register_cuda(found[1])

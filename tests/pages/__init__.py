@@ -3,12 +3,12 @@
 Every page keeps these conventions, which ``test_pages.py`` checks:
 
 - ``sh`` blocks are commands. The commands of a page are run in order by one ``bash -eu``, in a
-separate folder with copies of ``config/`` and ``deploy/``.
+  separate folder with copies of ``config/`` and ``deploy/``.
 - A block whose first line is a comment with a file's name (``# routes.yaml``) is written to that
   file when the script reaches the block. A ``python`` block without a file's name is run.
 - A ``text`` block is the output of the block before it: ``…`` in a line matches any text, and a
   line ``…`` matches any number of lines.
-- A line that ends in ``&`` starts a server. A page that uses it waits for it with its own command,
+- A line that ends in ``&`` starts a server. The page has a command that waits for the server,
   because a reader has only the page's commands. All servers are stopped at the end of the page.
 - A block after ``<!-- needs: docker -->`` is run only if INFERGATE_PAGES_MAY names that need or a
   program such as kubectl is installed. Otherwise its syntax and paths are checked. A block may have

@@ -18,8 +18,8 @@ _NEEDS: Final = re.compile(r"<!-- needs: ([\w, -]+) -->")
 
 @dataclass(frozen=True)
 class Block:
-    """A block. ``line`` is the block's first line in the page. ``needs`` are the tools that the
-    block requires. ``prints`` is the expected output, or None if the page does not show it."""
+    """A block. ``line`` is the block's first line in the page. ``needs`` names what the block
+    requires to be run. ``prints`` is the expected output, or None if the page does not show it."""
 
     language: str
     text: str
@@ -46,7 +46,7 @@ def blocks_of(page: Path) -> list[Block]:
     blocks: list[Block] = []
     end = -1
     for block, last in _fences(page.read_text()):
-        is_output = blocks and block.line - 1 <= end + 2  # after the fence and an empty line
+        is_output = blocks and block.line - 1 <= end + 2  # at most one empty line is between
         if block.language == "text" and is_output and blocks[-1].is_run:
             blocks[-1] = replace(blocks[-1], prints=block.text)
         else:

@@ -36,10 +36,10 @@ def _unshare_network() -> bool:
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_NEW_USER | _NEW_NETWORK):
         return False
-    own = Path("/proc/self")
-    own.joinpath("setgroups").write_text("deny")
-    own.joinpath("uid_map").write_text(f"{user} {user} 1")
-    own.joinpath("gid_map").write_text(f"{group} {group} 1")
+    process = Path("/proc/self")
+    process.joinpath("setgroups").write_text("deny")
+    process.joinpath("uid_map").write_text(f"{user} {user} 1")
+    process.joinpath("gid_map").write_text(f"{group} {group} 1")
     return True
 
 
@@ -56,6 +56,6 @@ if __name__ == "__main__":
         if not _unshare_network():
             sys.exit(UNSUPPORTED)
         _enable_loopback()
-    except OSError:  # a kernel that creates namespaces without granting rights in them
+    except OSError:  # the kernel may create namespaces without granting rights in them
         sys.exit(UNSUPPORTED)
     os.execvp(sys.argv[1], sys.argv[1:])

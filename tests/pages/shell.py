@@ -24,7 +24,7 @@ _MAKE: Final = f"""\
 # Only checks that the targets exist: tests cannot run tests.
 exec {shutil.which("make")} --no-print-directory -n -C {PROJECT} "${{@:-help}}" > /dev/null
 """
-_TAIL: Final = 40
+_TAIL_LINES: Final = 40
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ def run(
     argv: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> PageResult:
-    """Run ``blocks`` in the empty ``folder``, with the shell started by ``argv``. ``environment``
-    is added to the minimal environment."""
+    """Run ``blocks`` in the empty ``folder``. ``argv`` is a command that starts the shell, and
+    ``environment`` is added to the minimal environment."""
     for name in COPIED:
         shutil.copytree(PROJECT / name, folder / name)
     work = folder / ".page"
     (work / "bin").mkdir(parents=True)
-    _program(work / "bin" / "make", _MAKE)
+    _write_program(work / "bin" / "make", _MAKE)
     script = work / "script.sh"
     script.write_text("\n".join(_script(blocks, work)))
     with (work / "output").open("wb") as output:
@@ -81,15 +81,15 @@ def _end_processes(group: int) -> None:
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 time.sleep(0.02)
-                os.killpg(group, 0)  # until no process is left
+                os.killpg(group, 0)  # raises an error when no process is left
 
 
 def _result(code: int, work: Path) -> PageResult:
     outputs = sorted(work.glob("*.output"), key=lambda file: int(file.stem))
     output = [(work / "output").read_text(errors="replace")]
     for file in outputs:
-        lines = file.read_text(errors="replace").splitlines()[-_TAIL:]
-        output += [f"--- printed by the block of line {file.stem}:", *lines]
+        lines = file.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        output += [f"--- output of the block on line {file.stem}:", *lines]
     return PageResult(code, int(outputs[-1].stem) if outputs else 0, "\n".join(output))
 
 
@@ -105,7 +105,7 @@ def _environment(folder: Path, programs: Path) -> dict[str, str]:
     }
 
 
-def _program(file: Path, text: str) -> None:
+def _write_program(file: Path, text: str) -> None:
     file.write_text(text)
     file.chmod(0o755)
 
@@ -115,7 +115,7 @@ def _script(blocks: Sequence[Block], work: Path) -> Iterator[str]:
     helpers = f"{sys.executable} -m pages.script_helpers"
     for block in blocks:
         if block.file is not None:
-            yield _copy(block.text, work / f"{block.line}.file", block.file)
+            yield _copy_command(block.text, work / f"{block.line}.file", block.file)
         if not block.is_run:
             continue
         output = work / f"{block.line}.output"
@@ -132,6 +132,6 @@ def _script(blocks: Sequence[Block], work: Path) -> Iterator[str]:
             yield f"{helpers} printed {output} {expected}"
 
 
-def _copy(text: str, work: Path, name: str) -> str:
-    work.write_text(text)
-    return f"mkdir -p $(dirname {name}) && cp {work} {name}"
+def _copy_command(text: str, source: Path, name: str) -> str:
+    source.write_text(text)
+    return f"mkdir -p $(dirname {name}) && cp {source} {name}"

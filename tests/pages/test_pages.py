@@ -1,4 +1,4 @@
-"""Runs the commands of every page, and checks the pages' blocks."""
+"""Runs the commands of every page, and tests the pages' blocks and the helpers of this folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATHS = re.compile(
     r"(?<![\w./~-])(?:bench|config|deploy|docs|examples|fbs|proto|src|tests)/[\w./-]*\w"
 )
 STARTED = re.compile(r"^ *(?:\w+=\S+ )*infergate .*(?<![&|>\\])&[ \t]*(?:#.*)?$")
-"""A gateway that is started in the background."""
+"""Matches a command that starts a gateway in the background."""
 WAITS = re.compile("until (?:grep|curl)|health --wait|curl .*--retry-connrefused")
 
 
@@ -96,7 +96,7 @@ def test_skipped_commands_are_valid(page: Path) -> None:
     skipped = [block for block in blocks_of(page) if is_skipped(block)]
     bash = [shutil.which("bash") or "bash", "-n"]
     for block in skipped:
-        assert block.needs <= PROGRAMS | OPTIONAL_NEEDS, (block.line, "unknown need")
+        assert block.needs <= PROGRAMS | OPTIONAL_NEEDS, f"line {block.line}: unknown need"
         if block.language == COMMANDS:
             result = subprocess.run(
                 bash, input=block.text, capture_output=True, text=True, check=False
@@ -143,7 +143,7 @@ IDENTITIES = {
 
 
 def complete_config(part: str) -> str:
-    """Complete a partial routes.yaml: an ``access`` section gets the keys that its rules name."""
+    """Complete a partial routes.yaml: an ``access`` section gets ``IDENTITIES``."""
     config = yaml.safe_load(part)
     if config.keys() <= AccessConfig.model_fields.keys():
         config = {"access": {**IDENTITIES, **config}}
@@ -152,7 +152,7 @@ def complete_config(part: str) -> str:
     return yaml.safe_dump(config)
 
 
-# ---- tests of these helpers
+# ---- tests of the helpers
 
 PAGE = """
 ```yaml

@@ -1,4 +1,4 @@
-"""A type checker accepts the Python examples of the library's pages."""
+"""Tests that mypy accepts the Python examples of docs/library.md and docs/testing-clients.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGES = ("library.md", "testing-clients.md")
 
 
 def test_mypy_accepts_the_examples_with_its_strict_options(tmp_path: Path) -> None:
-    """``make test`` has filled mypy's cache before; without it, this test takes a minute."""
+    """``make test`` fills mypy's cache before. Without the cache, this test takes a minute."""
     files = []
     for page in PAGES:
         for block in blocks_of(PROJECT / "docs" / page):
@@ -25,7 +25,7 @@ def test_mypy_accepts_the_examples_with_its_strict_options(tmp_path: Path) -> No
     assert len(files) >= 6
     argv = [sys.executable, "-m", "mypy", "--strict", *files]
     environment = {**os.environ, "MYPYPATH": str(tmp_path), "PYTHONPATH": ""}
-    checked = subprocess.run(
+    result = subprocess.run(
         argv, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
     )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert result.returncode == 0, result.stdout + result.stderr

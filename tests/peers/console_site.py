@@ -1,4 +1,4 @@
-"""A gateway with traffic for the console: backends and clients of every protocol, and errors."""
+"""A gateway with traffic for the console: backends and clients of many protocols, and errors."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ reload: {{watch: false}}
 backends:
   triton-fleet:
     protocol: v2-grpc
-    endpoints: ["grpc://{one.grpc}", "grpc://{two.grpc}", "grpc://127.0.0.1:9"]
+    endpoints: ["grpc://{first.grpc}", "grpc://{second.grpc}", "grpc://127.0.0.1:9"]
     health: {{interval: 1s}}
-  triton-canary: {{protocol: v2-rest, endpoints: ["http://{two.http}"]}}
-  legacy-trt: {{protocol: trtis-grpc, endpoints: ["grpc://{one.grpc}"]}}
-  legacy-http: {{protocol: trtis-http, endpoints: ["http://{two.http}"]}}
-  edge-device: {{protocol: graphpipe, endpoints: ["http://{one.http}/graphpipe/identity"]}}
+  triton-canary: {{protocol: v2-rest, endpoints: ["http://{second.http}"]}}
+  legacy-trt: {{protocol: trtis-grpc, endpoints: ["grpc://{first.grpc}"]}}
+  legacy-http: {{protocol: trtis-http, endpoints: ["http://{second.http}"]}}
+  edge-device: {{protocol: graphpipe, endpoints: ["http://{first.http}/graphpipe/identity"]}}
   retired: {{protocol: v2-rest, endpoints: ["http://127.0.0.1:9"]}}
   embedded: {{protocol: builtin}}
 routes:
@@ -68,8 +68,8 @@ routes:
   - {{model: "*", backend: embedded}}
 """
 MODELS = ("bert-base", "resnet50", "speech-2019", "ranker-v1", "camera-7", "identity")
-_POLL_SECONDS = 0.01
-"""Seconds between two requests: enough to fill the console without loading the machine."""
+_PAUSE_SECONDS = 0.01
+"""The pause after each request. It is long enough not to load the machine."""
 
 
 @dataclass
@@ -85,15 +85,15 @@ class Harness:
 
     def serving(self) -> int:
         """Return the number of serving workers."""
-        with urllib.request.urlopen(f"{self.url}state") as answer:
-            return int(json.load(answer)["workers"]["serving"])
+        with urllib.request.urlopen(f"{self.url}state") as response:
+            return int(json.load(response)["workers"]["serving"])
 
 
 @contextmanager
 def started_harness(workers: int = 1) -> Iterator[Harness]:
     with ExitStack() as stack:
-        one, two = (stack.enter_context(started_infergate(DEMO)) for _ in range(2))
-        config = CONFIG.format(one=one, two=two, workers=workers)
+        first, second = (stack.enter_context(started_infergate(DEMO)) for _ in range(2))
+        config = CONFIG.format(first=first, second=second, workers=workers)
         gateway = stack.enter_context(started_infergate(config, LISTENERS))
         harness = Harness(gateway, gateway.log.parent / "routes.yaml")
         until(lambda: harness.serving() == workers, "all workers serve")
@@ -102,7 +102,7 @@ def started_harness(workers: int = 1) -> Iterator[Harness]:
 
 @contextmanager
 def traffic(harness: Harness) -> Iterator[None]:
-    """Send requests with clients of every protocol until the block ends."""
+    """Send requests with clients of many protocols until the block ends."""
     stop = threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(_send_requests(harness, stop)))
     thread.start()
@@ -131,11 +131,11 @@ async def _send_requests(harness: Harness, stop: threading.Event) -> None:
     ]
     clients = {}
     tensor = tensor_from_array("INPUT0", Datatype.FP32, np.linspace(0, 1, 64, dtype="f4"))
-    numbers = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     while not stop.is_set():
-        kind = kinds[int(numbers.integers(len(kinds)))]
-        model = MODELS[min(int(numbers.exponential(1.4)), len(MODELS) - 1)]
-        if numbers.random() < 0.02:
+        kind = kinds[int(rng.integers(len(kinds)))]
+        model = MODELS[min(int(rng.exponential(1.4)), len(MODELS) - 1)]
+        if rng.random() < 0.02:
             model = "old-model"
         address = getattr(harness.gateway, plugins()[kind.protocol].transport_kind.value)
         host, _, port = address.rpartition(":")
@@ -146,6 +146,6 @@ async def _send_requests(harness: Harness, stop: threading.Event) -> None:
         request = InferRequest(model, inputs=(replace(tensor, name="INPUT0"),))
         with contextlib.suppress(GatewayError):
             await clients[key].perform(request, RequestContext("traffic"))
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(_PAUSE_SECONDS)
     for each in clients.values():
         await each.close()

@@ -3,10 +3,10 @@
 ``python -m peers.image_steps PROJECT SCRATCH``, in its own mount and process namespaces (unshare),
 prints JSON.
 
-The base image is this machine's file system under an overlay that receives all writes: like the
-image's base, a Debian with /usr/bin/python3. Each stage has such a root, in which its steps run.
-The result runs in the last stage's root, read-only, without any capability, as the image's user, in
-its own network.
+The base image is this machine's file system under an overlay that receives all writes. This machine
+must be a Debian with /usr/bin/python3, like the base image in the Dockerfile. Each stage has such a
+root, in which its steps run. The image runs in the last stage's root, which is read-only, without
+any capability, as the image's user, and in a separate network namespace.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run(*argv: str) -> None:
 
 
 def in_root(stage: Stage, *argv: str) -> list[str]:
-    """Return the command line that runs ``argv`` in the stage, with only its environment."""
+    """Return the command line that runs ``argv`` in the stage with only the stage's variables."""
     variables = [f"{name}={value}" for name, value in stage.env.items()]
     return ["chroot", str(stage.root), "/usr/bin/env", "-i", f"-C{stage.folder}", *variables, *argv]
 
@@ -205,7 +205,7 @@ def echoes(values: Sequence[float]) -> bool:
 
 def main(project: Path, scratch: Path) -> None:
     run("mount", "--make-rprivate", "/")
-    # an overlay's layers must not be on an overlay
+    # The layers of an overlay must not be on another overlay.
     run("mount", "-t", "tmpfs", "tmpfs", str(scratch))
     os.umask(0o022)
     stage = build(project, scratch)

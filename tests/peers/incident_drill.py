@@ -1,5 +1,5 @@
 """An incident drill: backends that are slow, failing and flapping, clients that send invalid
-requests, and a bad reload, under load in every protocol. It records each step."""
+requests, and a bad reload, under load in seven protocols. The drill records each step."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ MODEL = ModelMetadata(
 
 
 class Clients:
-    """Clients of every protocol. They send an inference and nothing else."""
+    """Clients of ``PROTOCOLS``, which send only inference requests."""
 
     def __init__(self, gateway: Infergate, sent: Sent) -> None:
         self._gateway = gateway
@@ -117,7 +117,7 @@ class Clients:
         self._channel.close()
 
     def infer(self, protocol: str, model: str, expected: str, request_id: str = "") -> None:
-        """Send a valid inference. Only HTTP requests have the ``request_id``."""
+        """Send a valid inference request. Only HTTP requests have the ``request_id``."""
         codec = plugins()[protocol].create({})
         request = InferRequest(model, inputs=(TENSOR,))
         wire = codec.build_request(request, PROTOCOLS[protocol], MODEL)
@@ -132,7 +132,7 @@ class Clients:
     def post(
         self, path: str, body: bytes, route: str, expected: str, headers: Mapping[str, str] = {}
     ) -> None:
-        """Send a POST that has the ``expected`` result."""
+        """Send a POST, check that it has the ``expected`` result, and record it."""
         request = urllib.request.Request(f"http://{self._gateway.http}{path}", body, {**headers})
         try:
             with urllib.request.urlopen(request) as response:
@@ -148,15 +148,15 @@ class Clients:
         self._sent.add(route, expected)
 
     def call(self, method: str, message: bytes, route: str, expected: str) -> None:
-        """Make a gRPC call that has the ``expected`` result."""
+        """Make a gRPC call, check that it has the ``expected`` result, and record it."""
         try:
-            answer = self._channel.unary_unary(method)(message)
-            refused = method.startswith(LEGACY) and answer[2:4] != LEGACY_SUCCESS
-            found = "failed" if refused else "ok"
+            response = self._channel.unary_unary(method)(message)
+            has_failed = method.startswith(LEGACY) and response[2:4] != LEGACY_SUCCESS
+            result = "failed" if has_failed else "ok"
         except grpc.RpcError as error:
-            invalid = error.code() is grpc.StatusCode.INVALID_ARGUMENT
-            found = "client error" if invalid else "failed"
-        assert found == expected, method
+            is_invalid = error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            result = "client error" if is_invalid else "failed"
+        assert result == expected, method
         self._sent.add(route, expected)
 
 
@@ -172,16 +172,16 @@ class Drill(Incident):
             return json.load(response)
 
     def command(self, *arguments: str, status: int = 0) -> str:
-        """Return the output of a command of infergate about the gateway."""
+        """Run a command of infergate against the gateway, and return its output."""
         argv = [sys.executable, "-m", "infergate", *arguments]
         argv += ["--admin", f"http://{self.gateway.admin}"]
         environment = os.environ | {"COLUMNS": "100"}
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == status, done.stderr
-        return done.stdout
+        process = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+        assert process.returncode == status, process.stderr
+        return process.stdout
 
     def traffic_load(self) -> list[tuple[Any, ...]]:
-        """Return calls of ``clients`` in random order."""
+        """Return functions of ``clients`` and their arguments, in random order."""
         clients = self.clients
         load: list[tuple[Any, ...]] = []
         for protocol in PROTOCOLS:
@@ -212,7 +212,8 @@ class Drill(Incident):
         while server.requests == before:
             self.clients.infer("v2-rest", "flapping", "ok")
         until(
-            lambda: len(self.events("ejected")) > len(self.sent.flaps), "the ejection is an event"
+            lambda: len(self.events("ejected")) > len(self.sent.flaps),
+            "the ejection is listed",
         )
         self.sent.flaps.append((started, time.time()))
 
@@ -242,7 +243,7 @@ ROUTES = {f"route={route}": (route,) for route in MODELS}
 BACKENDS = {f"backend={name}": (name,) for name in ("idle", "good", "flapping", "failing")}
 BACKENDS["backend=slow"] = ("slow", "impatient")
 """The routes of each backend."""
-FIRST = "drill-first-failure"
+FIRST_FAILURE_ID = "drill-first-failure"
 
 
 @contextmanager
@@ -253,28 +254,28 @@ def started_drill() -> Iterator[Drill]:
         run_incident(CONFIG) as site,
         closing(Clients(site.gateway, sent)) as clients,
     ):
-        running = Drill(site.gateway, site.file, site.servers, sent, clients)
-        running.history()  # the counters start here
-        perform(running)
-        yield running
+        drill = Drill(site.gateway, site.file, site.servers, sent, clients)
+        drill.history()  # the counters start here
+        perform_incident(drill)
+        yield drill
 
 
-def perform(running: Drill) -> None:
-    servers = running.servers
+def perform_incident(drill: Drill) -> None:
+    servers = drill.servers
     servers["slow"].delay = SLOW_SECONDS
     servers["failing"].is_broken = True
     servers["good"].rejects = b"rejected"
-    running.clients.infer("v2-rest", "failing", "failed", FIRST)
+    drill.clients.infer("v2-rest", "failing", "failed", FIRST_FAILURE_ID)
     with ThreadPoolExecutor(6) as pool:
-        load = [pool.submit(*each) for each in running.traffic_load()]
-        running.flap()
-        running.change("timeout: 30s", "timeout: 20s")
-        running.change("timeout: 20s", "timeout: soon")
-        running.flap()
+        load = [pool.submit(*each) for each in drill.traffic_load()]
+        drill.flap()
+        drill.change("timeout: 30s", "timeout: 20s")
+        drill.change("timeout: 20s", "timeout: soon")
+        drill.flap()
         for each in load:
             each.result()
-    total = sum(running.sent.counts.values())
-    until(lambda: sums(running.history())["requests"] >= total, "the history is complete")
+    total = sum(drill.sent.counts.values())
+    until(lambda: sums(drill.history())["requests"] >= total, "the history is complete")
 
 
 def sums(history: Mapping[str, Any]) -> dict[str, int]:

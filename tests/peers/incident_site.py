@@ -1,4 +1,4 @@
-"""A gateway in an incident: slow, broken and flapping backends, and a bad reload."""
+"""A gateway with backends that tests can slow down, break and stop."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ BODY = json.dumps(
 
 class StubServer:
     """A V2 server that responds to inferences after ``delay`` seconds or, if it ``is_broken``, not
-    at all. It responds to bodies that contain ``rejects`` with status 400. ``requests`` counts the
-    inferences."""
+    at all. If ``rejects`` is not empty, a body that contains it gets status 400. ``requests``
+    counts the inferences."""
 
     def __init__(self) -> None:
         self.delay = 0.0
@@ -61,12 +61,12 @@ class StubServer:
 
             def post(self) -> None:
                 stub.requests += 1
-                sent = self.body()
+                body = self.body()
                 if stub.is_broken:
                     self.close_connection = True
                     return
                 time.sleep(stub.delay)
-                if stub.rejects and stub.rejects in sent:
+                if stub.rejects and stub.rejects in body:
                     self._respond(400, {"error": "unexpected input"})
                     return
                 outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1.0]}]

@@ -2,7 +2,7 @@
 
 WIDE, NARROW = (1440, 900), (420, 860)
 
-CONTRASTS = """
+LOW_CONTRASTS = """
 (() => {
   const context = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const rgba = (color) => {
@@ -11,14 +11,14 @@ CONTRASTS = """
     context.fillRect(0, 0, 1, 1);
     return [...context.getImageData(0, 0, 1, 1).data];
   };
-  const ground = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const [r, g, b, a] = rgba(getComputedStyle(at).backgroundColor);
+  const background = (element) => {
+    for (let node = element; node; node = node.parentElement) {
+      const [r, g, b, a] = rgba(getComputedStyle(node).backgroundColor);
       if (a === 255) return [r, g, b];
     }
     return [255, 255, 255];
   };
-  const light = (rgb) => {
+  const luminance = (rgb) => {
     const [r, g, b] = rgb.map((each) => each / 255)
       .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
@@ -26,20 +26,21 @@ CONTRASTS = """
   const low = [];
   for (const element of document.querySelectorAll("body *")) {
     const texts = [...element.childNodes].filter((each) => each.nodeType === 3);
-    const says = texts.some((each) => each.textContent.trim());
-    if (!says || !element.checkVisibility() || element.closest(".unseen, :disabled")) continue;
-    const [one, other] = [light(rgba(getComputedStyle(element).color)), light(ground(element))];
-    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    const hasText = texts.some((each) => each.textContent.trim());
+    if (!hasText || !element.checkVisibility() || element.closest(".unseen, :disabled")) continue;
+    const front = luminance(rgba(getComputedStyle(element).color));
+    const back = luminance(background(element));
+    const ratio = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
     if (ratio < 4.5) low.push(`${ratio.toFixed(2)} ${element.outerHTML.slice(0, 90)}`);
   }
   return [...new Set(low)];
 })()
 """
-UNNAMED = """
+UNLABELED = """
 [...document.querySelectorAll("input, select, textarea, button, [tabindex='0'], svg, img, table")]
   .filter((each) => each.checkVisibility() && !each.closest("[aria-hidden=true]"))
   .filter((each) => !(each.labels?.length || each.ariaLabel || each.alt === "" || each.alt
     || each.title || each.textContent.trim() || each.getAttribute("aria-labelledby")))
   .map((each) => each.outerHTML.slice(0, 100))
 """
-WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

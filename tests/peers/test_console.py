@@ -1,5 +1,5 @@
-"""The console in a real browser: it loads, updates, works by keyboard, and sends no request to
-other hosts.
+"""Tests of the console in a real browser: its parts, live updates, actions and their protection,
+keyboard navigation, accessibility, and that it sends no request to other hosts.
 
 INFERGATE_SHOTS names a folder for screenshots.
 """
@@ -22,7 +22,7 @@ import pytest_asyncio
 from e2e.running import started_infergate
 from infergate.codecs.registry import plugins
 from peers.console_site import DEMO, LISTENERS, Harness, started_harness, traffic
-from peers.page_checks import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
+from peers.page_checks import LOW_CONTRASTS, NARROW, OVERFLOW, UNLABELED, WIDE
 from peers.support.axe import axe_violations
 from peers.support.chromium import Page, opened_page
 
@@ -49,8 +49,8 @@ async def page(harness: Harness) -> AsyncIterator[Page]:
         )
         yield opened
         assert opened.console_errors == []
-        own = f"http://{harness.gateway.admin}/"
-        assert [each for each in opened.requests if not each.startswith(own)] == []
+        origin = f"http://{harness.gateway.admin}/"
+        assert [each for each in opened.requests if not each.startswith(origin)] == []
 
 
 async def open_part(page: Page, part: str) -> None:
@@ -109,7 +109,7 @@ async def test_failing_routes_come_first_and_edges_stay_attached_to_their_cards(
         async with opened_page() as page:
             await page.emulate(*WIDE)
             await page.open(f"http://{running.admin}/console/")
-            await page.until(f"{first.format('routes')} === 'route:m0'", "the endpoint is idle")
+            await page.until(f"{first.format('routes')} === 'route:m0'", "the first route is m0")
             url = f"http://{running.http}/v2/models/broken"
             with pytest.raises(urllib.error.HTTPError):
                 await asyncio.to_thread(urllib.request.urlopen, url)
@@ -121,7 +121,7 @@ async def test_failing_routes_come_first_and_edges_stay_attached_to_their_cards(
             await page.until(f"{DETACHED} === 0", "the ports below a taller port keep their edges")
 
 
-COMPARED = """
+COMPARISON_CONFIG = """
 backends: {old: {protocol: builtin}, new: {protocol: builtin}}
 routes:
   - model: simple
@@ -135,7 +135,7 @@ routes:
 
 
 async def test_comparisons_of_mirrors_are_shown_live(screenshots: Path) -> None:
-    with started_infergate(COMPARED, LISTENERS) as running:
+    with started_infergate(COMPARISON_CONFIG, LISTENERS) as running:
         tensor = {"shape": [1, 16], "datatype": "INT32", "data": list(range(16))}
         body = json.dumps({"inputs": [{**tensor, "name": f"INPUT{i}"} for i in range(2)]}).encode()
         url = f"http://{running.http}/v2/models/simple/infer"
@@ -151,8 +151,8 @@ async def test_comparisons_of_mirrors_are_shown_live(screenshots: Path) -> None:
                 f"{headline}.startsWith('0 % of 3 responses')", "the comparison is updated"
             )
             rows = "[...document.querySelectorAll('#comparison-table tbody tr')]"
-            shown = await page.eval(f"{rows}.map((row) => row.innerText)")
-            assert [row.split()[:2] for row in shown] == [
+            texts = await page.eval(f"{rows}.map((row) => row.innerText)")
+            assert [text.split()[:2] for text in texts] == [
                 ["simple", "different"], ["OUTPUT0", "different"], ["OUTPUT1", "different"],
             ]  # fmt: skip
             await page.screenshot(screenshots / "comparison.png")
@@ -173,7 +173,7 @@ async def test_client_errors_do_not_mark_a_backend_as_failing(page: Page, harnes
     assert await page.eval(f"{card}.dataset.health") == "up"
 
 
-async def test_the_table_shows_translated_and_passed_through_requests(page: Page) -> None:
+async def test_the_translation_table_shows_both_pipelines(page: Page) -> None:
     await open_part(page, "translation")
     await page.until(
         "document.querySelectorAll('#matrix .pipeline[data-pipeline=translate]').length > 6"
@@ -184,11 +184,11 @@ async def test_the_table_shows_translated_and_passed_through_requests(page: Page
     assert await page.eval("document.querySelectorAll('#matrix tbody tr').length") == 8
 
 
-async def test_errors_are_explained(page: Page, harness: Harness) -> None:
-    code = urllib.parse.quote("<img src=x onerror=window.bad=1>", safe="")
+async def test_errors_are_explained_and_escaped(page: Page, harness: Harness) -> None:
+    model = urllib.parse.quote("<img src=x onerror=window.bad=1>", safe="")
     with pytest.raises(urllib.error.HTTPError):
         await asyncio.to_thread(
-            urllib.request.urlopen, f"http://{harness.gateway.http}/v2/models/{code}/ready"
+            urllib.request.urlopen, f"http://{harness.gateway.http}/v2/models/{model}/ready"
         )
     await open_part(page, "errors")
     await page.until("document.getElementById('failures').textContent.includes('<img src=x')")
@@ -276,8 +276,8 @@ async def test_a_test_request_of_any_protocol_shows_both_sides(
         await page.until(f"{note}.includes('match')")
         await page.eval("document.getElementById('send').click()")
         await page.until("!document.getElementById('outcome').hidden")
-        hues = "[...document.querySelectorAll('#sides .wire')].map((e) => e.dataset.protocol)"
-        assert await page.eval(hues) == [protocol] * 2 + ["trtis-grpc"] * 2
+        formats = "[...document.querySelectorAll('#sides .wire')].map((e) => e.dataset.protocol)"
+        assert await page.eval(formats) == [protocol] * 2 + ["trtis-grpc"] * 2
         sides = await page.eval("document.getElementById('sides').textContent")
         assert 'model_name: "identity"' in sides
         assert await page.eval("document.querySelector('#try-summary .pill').textContent") == "ok"
@@ -286,14 +286,14 @@ async def test_a_test_request_of_any_protocol_shows_both_sides(
         )
     for scheme, size in (("light", WIDE), ("dark", WIDE), ("dark", NARROW)):
         await page.emulate(*size, scheme)
-        assert await page.eval(CONTRASTS) == []
-        assert await page.eval(UNNAMED) == []
-        assert await page.eval(WIDER) <= 0
+        assert await page.eval(LOW_CONTRASTS) == []
+        assert await page.eval(UNLABELED) == []
+        assert await page.eval(OVERFLOW) <= 0
         await page.screenshot(screenshots / f"tried-{scheme}-{size[0]}.png", whole=True)
-    seen = "document.querySelector('#sides pre.{}').checkVisibility()"
-    assert await page.eval(seen.format("decoded"))
+    visible = "document.querySelector('#sides pre.{}').checkVisibility()"
+    assert await page.eval(visible.format("decoded"))
     await page.eval("document.querySelector('input[value=bytes]').click()")
-    assert await page.eval(f"{seen.format('bytes')} && !{seen.format('decoded')}")
+    assert await page.eval(f"{visible.format('bytes')} && !{visible.format('decoded')}")
     await page.eval(
         "document.getElementById('try-inputs').value = '[';document.getElementById('send').click()"
     )
@@ -319,25 +319,25 @@ async def test_actions_require_a_key_if_keys_are_configured() -> None:
 
 
 async def test_pages_of_other_origins_cannot_act(page: Page, harness: Harness) -> None:
-    """The browser sends requests as a page of another origin could."""
+    """The requests are sent from a page of the gateway's HTTP port, which is another origin."""
     other = f"http://{harness.gateway.http}"
     await page.open(f"{other}/v2")
     url = f"http://{harness.gateway.admin}/reload"
     before = generation(harness)
-    for how in (
+    for options in (
         "{method: 'POST', mode: 'no-cors'}",
         "{method: 'POST', mode: 'no-cors', headers: {'content-type': 'text/plain'}, body: '{}'}",
         "{method: 'POST', headers: {'x-infergate-console': '1'}}",
     ):
-        await page.eval(f"fetch('{url}', {how}).then(() => 'sent', () => 'refused')")
+        await page.eval(f"fetch('{url}', {options}).then(() => 'sent', () => 'refused')")
     assert generation(harness) == before
     page.console_errors.clear()  # the browser reports a violation of the policy
     page.requests.clear()
 
 
 def generation(harness: Harness) -> Any:
-    with urllib.request.urlopen(f"http://{harness.gateway.admin}/config") as answer:
-        return answer.read()
+    with urllib.request.urlopen(f"http://{harness.gateway.admin}/config") as response:
+        return response.read()
 
 
 async def test_only_the_consoles_own_scripts_run(page: Page) -> None:
@@ -357,15 +357,15 @@ async def test_only_the_consoles_own_scripts_run(page: Page) -> None:
     ]
 
 
-async def test_keyboard_navigation(page: Page) -> None:
+async def test_the_keyboard_reaches_and_operates_the_controls(page: Page) -> None:
     focused = "document.activeElement.textContent.trim() || document.activeElement.id"
-    seen = []
+    names = []
     for _ in range(12):
         await page.press("Tab", 9)
-        seen.append(await page.eval(focused))
-    assert seen[0] == "Skip to content"
-    assert [each.split()[0].lower() for each in seen[1:7]] == list(PARTS)
-    assert "find" in seen
+        names.append(await page.eval(focused))
+    assert names[0] == "Skip to content"
+    assert [each.split()[0].lower() for each in names[1:7]] == list(PARTS)
+    assert "find" in names
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert await page.eval(outline) != "none"
     await page.eval("document.querySelector('nav a[href=\"#config\"]').focus()")
@@ -378,7 +378,7 @@ async def test_keyboard_navigation(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_color_schemes_and_screen_sizes(page: Page, screenshots: Path, scheme: str) -> None:
+async def test_parts_are_accessible(page: Page, screenshots: Path, scheme: str) -> None:
     await page.until("document.querySelectorAll('#wires .flow[visibility=visible]').length > 8")
     for size in (WIDE, NARROW):
         await page.emulate(*size, scheme)
@@ -390,13 +390,13 @@ async def test_color_schemes_and_screen_sizes(page: Page, screenshots: Path, sch
             await page.screenshot(
                 screenshots / f"{part}-{scheme}-{size[0]}.png", whole=size is NARROW
             )
-            assert await page.eval(CONTRASTS) == [], part
-            assert await page.eval(UNNAMED) == [], part
-            assert await page.eval(WIDER) <= 0, f"{part} is wider than the window"
+            assert await page.eval(LOW_CONTRASTS) == [], part
+            assert await page.eval(UNLABELED) == [], part
+            assert await page.eval(OVERFLOW) <= 0, f"{part} is wider than the window"
             assert await axe_violations(page) == [], part
 
 
-async def test_reduced_motion_is_respected(page: Page) -> None:
+async def test_flows_do_not_move_with_reduced_motion(page: Page) -> None:
     features = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     await page._send("Emulation.setEmulatedMedia", features=features)
     await page.until("document.querySelector('#wires .flow')")

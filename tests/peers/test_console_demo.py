@@ -1,8 +1,8 @@
-"""The console's demo in a real browser: draw a digit, send it in every protocol, copy it as code,
-generate traffic, and break a server.
+"""Tests of the console's demo in a real browser: draw a digit, send it in every protocol, copy it
+as code, generate traffic, and break a server.
 
-INFERGATE_SHOTS names a folder for screenshots, and INFERGATE_PICTURES one for the pictures of the
-README: ``INFERGATE_PICTURES=docs/pictures pytest tests/peers/test_console_demo.py -k life``.
+INFERGATE_SHOTS names a folder for screenshots, and INFERGATE_PICTURES a folder for the pictures of
+the README: ``INFERGATE_PICTURES=docs/pictures pytest tests/peers/test_console_demo.py -k life``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from e2e.running import Infergate, started_infergate
 from peers.console_site import DEMO, LISTENERS
-from peers.page_checks import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
+from peers.page_checks import LOW_CONTRASTS, NARROW, OVERFLOW, UNLABELED, WIDE
 from peers.support.axe import axe_violations
 from peers.support.chromium import Page
 
@@ -42,8 +42,8 @@ async def page(tab: Page, demo: Infergate) -> AsyncIterator[Page]:
     await tab.until("document.querySelector('#try-protocol option')")
     yield tab
     assert tab.console_errors == []
-    own = f"http://{demo.admin}/"
-    assert [each for each in tab.requests if not each.startswith(own)] == []
+    origin = f"http://{demo.admin}/"
+    assert [each for each in tab.requests if not each.startswith(origin)] == []
 
 
 @pytest.fixture
@@ -70,11 +70,11 @@ async def test_a_drawn_digit_is_recognized(page: Page, screenshots: Path) -> Non
     inked = "document.querySelectorAll('.pixel[aria-pressed=true]').length"
     assert await page.eval(inked) == 8
     await page.eval(CLICK.format("send"))
-    await page.until(f"{BEST} === 'one'", "the line is a one")
+    await page.until(f"{BEST} === 'one'", "the line is recognized as a one")
     await page.screenshot(screenshots / "demo-digit.png", whole=True)
 
 
-async def test_the_pointer_draws(page: Page) -> None:
+async def test_the_pointer_draws_on_the_pad(page: Page) -> None:
     await page.eval(CLICK.format("pad-clear"))
     box = "JSON.stringify(document.querySelectorAll('.pixel')[{}].getBoundingClientRect())"
     for name, cell in (("mousePressed", 10), ("mouseMoved", 18), ("mouseReleased", 18)):
@@ -92,7 +92,7 @@ async def test_the_pointer_draws(page: Page) -> None:
 
 
 async def test_the_pad_draws_a_small_image_of_any_model(page: Page, screenshots: Path) -> None:
-    """An input of the shape [1, 1, 28, 28], as models for handwriting have."""
+    """The input has the shape [1, 1, 28, 28], as in models for handwriting."""
     enter = (
         "for (const [id, value] of Object.entries({}))"
         "{{ const field = document.getElementById(id); field.value = value;"
@@ -113,7 +113,7 @@ async def test_the_pad_draws_a_small_image_of_any_model(page: Page, screenshots:
     assert drawn["data"].count(255) == 9, "the pen is three pixels wide"
     for size in (NARROW, WIDE):
         await page.emulate(*size)
-        assert await page.eval(WIDER) <= 0
+        assert await page.eval(OVERFLOW) <= 0
         await page.screenshot(screenshots / f"pad-28-{size[0]}.png")
     await page.eval(CLICK.format("send"))
     await page.until("document.querySelector('#try-views canvas[aria-label^=INPUT0]')")
@@ -123,10 +123,10 @@ async def test_the_pad_draws_a_small_image_of_any_model(page: Page, screenshots:
     assert not await page.eval("document.getElementById('pad').checkVisibility()")
 
 
-async def test_the_same_request_in_every_protocol(page: Page, screenshots: Path) -> None:
+async def test_the_same_request_is_sent_in_every_protocol(page: Page, screenshots: Path) -> None:
     await page.eval(CLICK.format("pad-seven"))
-    offered = "[...document.querySelectorAll('#try-protocol option')].map((e) => e.value)"
-    protocols = await page.eval(offered)
+    options = "[...document.querySelectorAll('#try-protocol option')].map((e) => e.value)"
+    protocols = await page.eval(options)
     assert {"graphpipe", "trtis-http", "trtis-grpc", "v2-rest", "v2-grpc"} <= set(protocols)
     await page.eval(CLICK.format("send-all"))
     items = "document.querySelectorAll('#all-protocols > li')"
@@ -140,10 +140,10 @@ async def test_the_same_request_in_every_protocol(page: Page, screenshots: Path)
     by_protocol = dict(zip(protocols, decoded, strict=True))
     assert "IMAGE" in by_protocol["trtis-grpc"] + by_protocol["trtis-http"]
     assert '"type": "10 (FP32)"' in by_protocol["graphpipe"]
-    answers = f"[...{items}].map((e) => e.querySelectorAll('pre.decoded')[1].textContent)"
-    answered = dict(zip(protocols, await page.eval(answers), strict=True))
-    assert '"output_tensors"' in answered["graphpipe"]
-    assert not any("cannot be decoded" in text for text in (*decoded, *answered.values()))
+    responses = f"[...{items}].map((e) => e.querySelectorAll('pre.decoded')[1].textContent)"
+    decoded_responses = dict(zip(protocols, await page.eval(responses), strict=True))
+    assert '"output_tensors"' in decoded_responses["graphpipe"]
+    assert not any("cannot be decoded" in text for text in (*decoded, *decoded_responses.values()))
     await page.eval("document.querySelector('input[name=how-all][value=bytes]').click()")
     assert await page.eval(f"{items}[0].querySelector('pre.bytes').checkVisibility()")
     await page.screenshot(screenshots / "demo-protocols.png", whole=True)
@@ -186,12 +186,12 @@ async def test_traffic_and_a_broken_server_bring_the_diagram_to_life(
     await page.eval(CLICK.format("demo-break"))
     await page.until(f"{TEXT.format('demo-break')} === 'Repair the server'")
     failing = "document.querySelector('[data-key=\"back:tf-serving\"]')?.dataset.health"
-    await page.until(f"['down', 'failing'].includes({failing})", "its only server is broken")
+    await page.until(f"['down', 'failing'].includes({failing})", "tf-serving is broken")
     for size, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "dark")):
         await page.emulate(*size, scheme)
-        assert await page.eval(CONTRASTS) == []
-        assert await page.eval(UNNAMED) == []
-        assert await page.eval(WIDER) <= 0
+        assert await page.eval(LOW_CONTRASTS) == []
+        assert await page.eval(UNLABELED) == []
+        assert await page.eval(OVERFLOW) <= 0
         await page.screenshot(
             screenshots / f"demo-live-{scheme}-{size[0]}.png", whole=size is NARROW
         )

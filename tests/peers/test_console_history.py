@@ -1,5 +1,5 @@
-"""The console's history of an incident, in a real browser: it shows the requests and events that
-took place.
+"""Tests of the console's history in a real browser, after an incident: requests, events, links,
+rates and accessibility.
 
 INFERGATE_SHOTS names a folder for screenshots.
 """
@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from peers.incident_site import Incident, run_incident
-from peers.page_checks import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
+from peers.page_checks import LOW_CONTRASTS, NARROW, OVERFLOW, UNLABELED, WIDE
 from peers.support.axe import axe_violations
 from peers.support.chromium import Page
 
@@ -30,31 +30,31 @@ BLANK = "data:text/html,next"
 @pytest.fixture(scope="module")
 def incident(browser: None) -> Iterator[Incident]:
     """A gateway after this incident: one backend became slow, one failed, an endpoint was ejected,
-    and a reload was rejected."""
-    with run_incident() as running:
-        running.history()  # the counters start here
-        perform_incident(running)
-        yield running
+    and of two reloads, one was rejected."""
+    with run_incident() as incident:
+        incident.history()  # the counters start here
+        perform_incident(incident)
+        yield incident
 
 
-def perform_incident(running: Incident) -> None:
-    servers = running.servers
+def perform_incident(incident: Incident) -> None:
+    servers = incident.servers
     servers["slow"].delay = 0.3
     servers["failing"].is_broken = True
     with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(running.infer, ["good"] * 30)) == {200}
-        assert set(pool.map(running.infer, ["slow"] * 4)) == {200}
-        assert set(pool.map(running.infer, ["failing"] * 6)) == {502}
-        assert set(pool.map(running.infer, ["good"] * 5, [b"{"] * 5)) == {400}
+        assert set(pool.map(incident.infer, ["good"] * 30)) == {200}
+        assert set(pool.map(incident.infer, ["slow"] * 4)) == {200}
+        assert set(pool.map(incident.infer, ["failing"] * 6)) == {502}
+        assert set(pool.map(incident.infer, ["good"] * 5, [b"{"] * 5)) == {400}
     servers["flapping"].close()
-    assert {running.infer("flapping") for _ in range(12)} == {200}, "the requests are retried"
-    text = running.file.read_text()
-    running.file.write_text(text.replace("timeout: 3s", "timeout: 4s"))
-    running.reload()
-    running.file.write_text(text.replace("timeout: 3s", "timeout: soon"))
-    running.reload()
-    running.file.write_text(text)
-    assert sum(running.history()["counts"]["requests"]) == 57, "all requests that finished before"
+    assert {incident.infer("flapping") for _ in range(12)} == {200}, "failed attempts are retried"
+    text = incident.file.read_text()
+    incident.file.write_text(text.replace("timeout: 3s", "timeout: 4s"))
+    incident.reload()
+    incident.file.write_text(text.replace("timeout: 3s", "timeout: soon"))
+    incident.reload()
+    incident.file.write_text(text)
+    assert sum(incident.history()["counts"]["requests"]) == 57, "each request is counted once"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -63,8 +63,8 @@ async def page(tab: Page, incident: Incident) -> AsyncIterator[Page]:
     await show(tab, incident)
     yield tab
     assert tab.console_errors == []
-    own = f"http://{incident.gateway.admin}/"
-    others = [each for each in tab.requests if not each.startswith((own, BLANK))]
+    origin = f"http://{incident.gateway.admin}/"
+    others = [each for each in tab.requests if not each.startswith((origin, BLANK))]
     assert others == []
 
 
@@ -86,7 +86,7 @@ async def test_all_events_are_in_one_list_and_a_reload_shows_its_diff(page: Page
     events = "[...document.querySelectorAll('#history-events b')].map((e) => e.textContent)"
     kinds = await page.eval(events)
     assert sorted(kinds) == ["Ejection", "Rejected reload", "Reload", "Start"]
-    assert kinds.index("Rejected reload") < kinds.index("Reload"), "the newest first"
+    assert kinds.index("Rejected reload") < kinds.index("Reload"), "the newest event is first"
     text = await page.eval(TEXT.format("history-events"))
     assert "timeout" in text
     assert "flapping was ejected" in text
@@ -94,7 +94,7 @@ async def test_all_events_are_in_one_list_and_a_reload_shows_its_diff(page: Page
     lines = "[...document.querySelectorAll('#history-events .diff .line')].map((e) => e.innerText)"
     assert [each.strip()[0] for each in await page.eval(lines) if "timeout" in each] == ["-", "+"]
     marks = "document.querySelectorAll('.chart svg .mark[visibility=visible]').length"
-    assert await page.eval(marks) >= 9, "three charts mark at least three events"
+    assert await page.eval(marks) >= 9, "each of the three charts marks at least three events"
 
 
 async def test_a_card_leads_to_its_history(page: Page) -> None:
@@ -104,8 +104,8 @@ async def test_a_card_leads_to_its_history(page: Page) -> None:
         await page.until(card.format(key))
         await page.eval(f"{card.format(key)}.click()")
         await page.until("!document.getElementById('history').hidden")
-        chosen = "document.getElementById('history-subject').selectedOptions[0].textContent"
-        await page.until(f"{chosen} === '{title}'")
+        selected = "document.getElementById('history-subject').selectedOptions[0].textContent"
+        await page.until(f"{selected} === '{title}'")
         await page.eval("window.history.back()")
         await page.until("document.getElementById('history').hidden")
 
@@ -129,10 +129,10 @@ async def test_requests_show_their_timeline_and_inputs(page: Page, incident: Inc
     await page.eval(f"{first}.querySelector('summary').click()")
     text = await page.eval(f"{first}.innerText")
     assert "pixels FP32 [2, 2]" in text
-    assert "\nbackend 3" in text, "300 ms"
+    assert "\nbackend 3" in text, "the backend takes at least 300 ms"
     widths = f"[...{first}.querySelectorAll('.phase.backend')].map((e) => e.offsetWidth)"
-    [backend] = await page.eval(widths)
-    assert backend > 0.8 * await page.eval(f"{first}.querySelector('.phases').offsetWidth")
+    [backend_width] = await page.eval(widths)
+    assert backend_width > 0.8 * await page.eval(f"{first}.querySelector('.phases').offsetWidth")
     await show(page, incident, "backend=failing")
     failed = "document.querySelector('#history-failed .request')"
     await page.until(f"{failed}?.textContent.includes('backend_garbage')")
@@ -154,8 +154,8 @@ async def test_a_link_reopens_the_same_view(page: Page, incident: Incident) -> N
     await page.open(BLANK)
     await page.open(url)
     await page.until(f"{cursor} === {described!r}", described)
-    chosen = "document.getElementById('history-subject').selectedOptions[0].textContent"
-    assert await page.eval(chosen) == "good"
+    selected = "document.getElementById('history-subject').selectedOptions[0].textContent"
+    assert await page.eval(selected) == "good"
     period = "document.querySelector('input[name=period]:checked').value"
     assert await page.eval(period) == "60"
 
@@ -189,7 +189,7 @@ async def test_an_endpoint_names_the_owner_of_its_requests(page: Page, incident:
     await page.until(f"{owner} === ''")
 
 
-HUNG = """
+WORKER_HANGS = """
 (() => {
   const real = window.fetch;
   window.fetch = async (url, ...options) => {
@@ -205,12 +205,12 @@ HUNG = """
 async def test_a_worker_that_does_not_respond_is_named(page: Page) -> None:
     missing = TEXT.format("history-missing")
     assert await page.eval(missing) == ""
-    await page.eval(HUNG)
+    await page.eval(WORKER_HANGS)
     await page.until(f"{missing}.startsWith('Worker 1 does not respond')", "the worker is named")
-    assert await page.eval(CONTRASTS) == []
+    assert await page.eval(LOW_CONTRASTS) == []
 
 
-CHANGES = """
+RATE_OF_STATES = """
 (async () => {{
   const {{ History, recent }} = await import("./statistics.js");
   const history = new History();
@@ -237,16 +237,16 @@ CHANGES = """
         ([(1, 5, 0, 2, 1), (2, 900, 0, 2, 2), (3, 903, 0, 2, 2)], 3),
         ([(100, 5, 0, 2, 2), (10, 9, 0, 2, 2), (11, 13, 0, 2, 2)], 4),
     ],
-    ids=["usual", "a new flow", "listed late", "listed late by one", "listed again",
-         "a worker responds again", "a worker hangs", "later", "the clock is set back"],
+    ids=["a listed flow", "a new flow", "listed late", "listed again", "an earlier late listing",
+         "a worker responds again", "a worker hangs", "after it responds", "the clock is set back"],
 )  # fmt: skip
 async def test_rates_do_not_jump(page: Page, states: list[tuple[int, ...]], rate: float) -> None:
     text = json.dumps(states)
-    assert await page.eval(CHANGES.format(states=text)) == pytest.approx(rate)
+    assert await page.eval(RATE_OF_STATES.format(states=text)) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_the_history_in_each_scheme_and_size(
+async def test_the_history_is_accessible_in_each_scheme_and_size(
     page: Page, incident: Incident, screenshots: Path, scheme: str
 ) -> None:
     for size in (WIDE, NARROW, PHONE):
@@ -261,7 +261,7 @@ async def test_the_history_in_each_scheme_and_size(
         await page.screenshot(
             screenshots / f"history-{scheme}-{size[0]}.png", whole=size is not WIDE
         )
-        assert await page.eval(CONTRASTS) == []
-        assert await page.eval(UNNAMED) == []
-        assert await page.eval(WIDER) <= 0
+        assert await page.eval(LOW_CONTRASTS) == []
+        assert await page.eval(UNLABELED) == []
+        assert await page.eval(OVERFLOW) <= 0
         assert await axe_violations(page) == []

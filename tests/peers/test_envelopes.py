@@ -1,5 +1,5 @@
-"""OpenAI's SDK and MLflow's scoring client, unmodified, through infergate to embedded models, to
-another infergate over V2 REST and gRPC, and to Triton."""
+"""Tests of OpenAI's SDK and MLflow's scoring client, both unmodified, through infergate to embedded
+models, to another infergate over V2 REST and gRPC, and to Triton."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def embedded() -> Iterator[Infergate]:
 def gateway(
     request: pytest.FixtureRequest, embedded: Infergate, triton: Triton
 ) -> Iterator[tuple[str, Infergate]]:
-    """The name of the backend, and the gateway."""
+    """Yield the name of the backend, and the gateway."""
     if request.param == "builtin":
         yield request.param, embedded
         return
@@ -57,22 +57,22 @@ def gateway(
 
 
 @pytest.mark.usefixtures("openai_client")
-def test_openais_sdk(gateway: tuple[str, Infergate]) -> None:
+def test_openais_sdk_gets_embeddings_and_errors(gateway: tuple[str, Infergate]) -> None:
     backend, running = gateway
-    found = openai_report(running.http, "embed")
-    vectors, indices, tokens = found["default_encoding"]["ok"]
+    results = openai_report(running.http, "embed")
+    vectors, indices, tokens = results["default_encoding"]["ok"]
     assert (indices, tokens) == ([0, 1, 2], 8)
-    assert found["floats"]["ok"][0] == vectors
-    assert found["one_text"]["ok"][0] == vectors[:1]
-    assert found["many_texts"] == {"ok": 63}
+    assert results["floats"]["ok"][0] == vectors
+    assert results["one_text"]["ok"][0] == vectors[:1]
+    assert results["many_texts"] == {"ok": 63}
     if backend == "triton":
         assert vectors == [[11, 5, 3, 1], [11, 4, 3, 1], [9, 2, 2, 1]]
     else:
         near, far = np.array(vectors[1:]) @ vectors[0]
         assert near > 0.5 > far
-    assert found["an_unknown_model"] == {"error": ["NotFoundError", 404, "model_not_found"]}
+    assert results["an_unknown_model"] == {"error": ["NotFoundError", 404, "model_not_found"]}
     for name in ("dimensions", "tokens", "too_many_texts"):
-        assert found[name] == {"error": ["BadRequestError", 400, None]}, name
+        assert results[name] == {"error": ["BadRequestError", 400, None]}, name
 
 
 def sums(rows: Any) -> Any:
@@ -80,13 +80,13 @@ def sums(rows: Any) -> Any:
 
 
 @pytest.mark.usefixtures("mlflow_client")
-def test_mlflows_client(gateway: tuple[str, Infergate]) -> None:
+def test_mlflows_client_gets_predictions_and_errors(gateway: tuple[str, Infergate]) -> None:
     _, running = gateway
-    found = mlflow_report(running.http)
+    results = mlflow_report(running.http)
     expected = (np.arange(32).reshape(2, 16) + 1).tolist()
-    assert found["version"] == {"ok": __version__}
-    assert sums(found["columns"]["ok"]) == expected
-    assert sums(found["a_table"]["ok"]) == expected
-    assert "error code 400" in found["a_wrong_table"]["error"]
-    assert "the model has the inputs INPUT0, INPUT1" in found["a_wrong_table"]["error"]
-    assert sums(found["params"]["ok"]) == expected
+    assert results["version"] == {"ok": __version__}
+    assert sums(results["columns"]["ok"]) == expected
+    assert sums(results["a_table"]["ok"]) == expected
+    assert "error code 400" in results["a_wrong_table"]["error"]
+    assert "the model has the inputs INPUT0, INPUT1" in results["a_wrong_table"]["error"]
+    assert sums(results["params"]["ok"]) == expected

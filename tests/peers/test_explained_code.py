@@ -1,4 +1,4 @@
-"""The programs that ``infergate explain`` prints run with the real clients, old and new."""
+"""Tests that the programs that ``infergate explain`` prints run with the real client libraries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PEERS: dict[str, Callable[[], Installed]] = {
     "graphpipe": prepare_graphpipe,
 }
 # tensorrtserver uses names that numpy has removed, and passes a ctypes array to protobuf.
-LEGACY_START = """
+LEGACY_PREAMBLE = """
 import numpy as np
 vars(np).update(object=object, bool=bool)
 from tensorrtserver import api
@@ -64,7 +64,7 @@ def printed(
     client: str, gateway: Infergate, request: InferRequest, tmp_path: Path,
     metadata: ModelMetadata | None = None,
 ) -> str:  # fmt: skip
-    """Run the program for ``client`` and return what it prints."""
+    """Run the program for ``client``, and return its output."""
     addresses = ClientAddresses(gateway.http, gateway.grpc)
     headers = {"authorization": "Bearer x"}
     inference = ClientInference(request, addresses, headers, metadata, None, tmp_path)
@@ -72,7 +72,7 @@ def printed(
     peer = PEERS[client]()
     environ = client_environment(AUTHORIZATION="Bearer x")
     if client == "tensorrtserver":
-        code = LEGACY_START + code
+        code = LEGACY_PREAMBLE + code
         environ["LD_LIBRARY_PATH"] = str(peer.folder / "openssl")
     done = subprocess.run(
         [str(peer.python), "-"], input=code, env=environ, capture_output=True, text=True,
@@ -95,7 +95,7 @@ SIMPLE = ModelMetadata(
 )
 
 
-def test_kserve(gateway: Infergate, tmp_path: Path) -> None:
+def test_the_kserve_program(gateway: Infergate, tmp_path: Path) -> None:
     outputs = (RequestedOutput("OUTPUT1"),)
     text = printed("kserve", gateway, simple(version="1", id="7", outputs=outputs), tmp_path)
     assert text == f"OUTPUT1 {DIFFERENCE}\n"
@@ -103,7 +103,7 @@ def test_kserve(gateway: Infergate, tmp_path: Path) -> None:
     assert text == f"OUTPUT0 {SUM}\nOUTPUT1 {DIFFERENCE}\n"
 
 
-def test_tensorflow_serving_api(gateway: Infergate, tmp_path: Path) -> None:
+def test_the_tensorflow_serving_api_program(gateway: Infergate, tmp_path: Path) -> None:
     outputs = (RequestedOutput("OUTPUT0"),)
     request = simple(version="1", outputs=outputs)
     text = printed("tensorflow-serving-api", gateway, request, tmp_path)
@@ -113,7 +113,7 @@ def test_tensorflow_serving_api(gateway: Infergate, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outputs", [(), (RequestedOutput("OUTPUT0"),)])
-def test_tensorrtserver(
+def test_the_tensorrtserver_program(
     gateway: Infergate, tmp_path: Path, outputs: tuple[RequestedOutput, ...]
 ) -> None:
     request = simple(version="1", outputs=outputs)
@@ -122,7 +122,7 @@ def test_tensorrtserver(
     assert (f"OUTPUT1 {DIFFERENCE}" in text) is (not outputs)
 
 
-def test_graphpipe(gateway: Infergate, tmp_path: Path) -> None:
+def test_the_graphpipe_program(gateway: Infergate, tmp_path: Path) -> None:
     text = printed("graphpipe", gateway, simple(version="1"), tmp_path)
     assert text == f"{SUM}\n{DIFFERENCE}\n"
 

@@ -1,4 +1,4 @@
-"""The released GraphPipe clients work with infergate.
+"""Tests of the released GraphPipe clients with infergate.
 
 A run of a client executes every scenario of ``graphpipe_client/client.py`` or ``client.js``. Each
 scenario is a test of each target in ``TARGETS``: the embedded models on the shared port, on
@@ -25,7 +25,7 @@ from peers.support.triton import Triton
 CASTS = "cast: {{BOOL: UINT8, BF16: FP32}}"
 CONFIG = f"""
 backends:
-  ours: {{{{protocol: builtin}}}}
+  embedded: {{{{protocol: builtin}}}}
   rest: {{{{protocol: v2-rest, endpoints: ["http://{{t.http}}"]}}}}
   grpc: {{{{protocol: v2-grpc, endpoints: ["grpc://{{t.grpc}}"]}}}}
   tcp: {{{{protocol: graphpipe, endpoints: ["tcp://127.0.0.1:{{tcp}}"]}}}}
@@ -35,13 +35,13 @@ routes:
   - {{{{model: '/grpc\\.(.*)/', backend: grpc, rewrite: {{{{model: '\\1'}}}}, {CASTS}}}}}
   - {{{{model: '/raw\\.id_.*/', backend: tcp}}}}
   - {{{{model: raw.simple, backend: unix}}}}
-  - {{{{model: 'id_*', backend: ours, rewrite: {{{{model: identity}}}}}}}}
-  - {{{{model: simple, backend: ours}}}}
-  - {{{{model: nosuch, backend: ours}}}}
+  - {{{{model: 'id_*', backend: embedded, rewrite: {{{{model: identity}}}}}}}}
+  - {{{{model: simple, backend: embedded}}}}
+  - {{{{model: nosuch, backend: embedded}}}}
 """
 RAW = """
-backends: {ours: {protocol: builtin}}
-routes: [{model: "*", backend: ours}]
+backends: {embedded: {protocol: builtin}}
+routes: [{model: "*", backend: embedded}]
 """
 IDENTITIES = (*(f"id_{datatype}" for datatype in DATATYPES), "id_photo", "id_words")
 SUMS = ("simple", "simple/versions/1", "simple/versions/9")
@@ -56,7 +56,7 @@ A = np.arange(16, dtype="<i4").reshape(1, 16)
 SUM, DIFFERENCE = array(A + 3, "<i4"), array(A - 3, "<i4")
 OPPOSITE = array(3 - A, "<i4")
 PHOTO = np.arange(60, dtype="u1").reshape(1, 4, 5, 3)
-TURNED = np.arange(60, dtype="u1").reshape(1, 3, 5, 4).T.reshape(4, 5, 3, 1)
+TRANSPOSED = np.arange(60, dtype="u1").reshape(1, 3, 5, 4).T.reshape(4, 5, 3, 1)
 NUMBERS: dict[str, tuple[str, list[float]]] = {
     "UINT8": ("u1", [0, 1, 255]), "INT8": ("i1", [0, -1, -128]),
     "UINT16": ("<u2", [0, 1, 65535]), "INT16": ("<i2", [0, -1, -32768]),
@@ -78,12 +78,12 @@ def status(code: int) -> dict[str, Any]:
 
 OUTCOMES: dict[str, Any] = {
     "float32": ok(array([1.5, -2, 0], "<f4")),
-    "odd_floats": ok(["<f4", [4], "0100c07f0100a0ff0000807f00000080"]),
+    "special_floats": ok(["<f4", [4], "0100c07f0100a0ff0000807f00000080"]),
     "all_types": ok({name: array(values, kind) for name, (kind, values) in NUMBERS.items()}),
     "photo": ok(array(PHOTO, "u1")),
-    "photo_of_other_strides": ok(array(np.transpose(TURNED, (3, 1, 0, 2)), "u1")),
+    "photo_with_other_strides": ok(array(np.transpose(TRANSPOSED, (3, 1, 0, 2)), "u1")),
     "strings": ok(["S", [2, 2], ["foo", "", "h\xc3\xa9llo", "four"]]),
-    "bytes_of_any_kind": ok(["S", [1, 2], ["a\0b", "\xff\xfe"]]),
+    "arbitrary_bytes": ok(["S", [1, 2], ["a\0b", "\xff\xfe"]]),
     "no_elements": ok(["<f4", [0], ""]),
     "no_strings": ok(["<f8", [0], ""]),  # the client's encoding of an empty list of strings
     "scalar": ok(array(1.5, "<f4")),
@@ -92,25 +92,25 @@ OUTCOMES: dict[str, Any] = {
     "cast_bf16": ok(array([1.0, 3.14159], "<f4")),
     "named": ok([SUM, DIFFERENCE]),
     "unnamed": ok([SUM, DIFFERENCE]),
-    "named_by_nothing": ok([SUM, DIFFERENCE]),
-    "inputs_the_other_way_round": ok([SUM, OPPOSITE]),
-    "outputs_the_other_way_round": ok([DIFFERENCE, SUM]),
+    "empty_names": ok([SUM, DIFFERENCE]),
+    "inputs_in_reverse_order": ok([SUM, OPPOSITE]),
+    "outputs_in_reverse_order": ok([DIFFERENCE, SUM]),
     "first_input_named": ok([SUM, DIFFERENCE]),
     "one_output": ok([DIFFERENCE]),
     "default_output": ok([SUM]),
     "output_twice": ok([DIFFERENCE, DIFFERENCE]),
     "doubled_names": ok([SUM, DIFFERENCE]),
-    "names_of_a_graph": ok([DIFFERENCE]),
+    "tensorflow_names": ok([DIFFERENCE]),
     "version": ok([SUM, DIFFERENCE]),
-    "config_of_json": ok([SUM, DIFFERENCE]),
-    "config_of_text": ok([SUM, DIFFERENCE]),
+    "json_config": ok([SUM, DIFFERENCE]),
+    "text_config": ok([SUM, DIFFERENCE]),
     "metadata": ok(
         {
             "name": "simple",
             "ios": [[name, INT32, [-1, 16]] for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")],
         }
     ),
-    "metadata_by_its_helpers": ok(
+    "metadata_helpers": ok(
         [
             ["INPUT0", "INPUT1"],
             ["OUTPUT0", "OUTPUT1"],
@@ -127,7 +127,7 @@ OUTCOMES: dict[str, Any] = {
     "error_unknown_output": status(400),
     "error_shape": status(400),
     "error_datatype": status(400),
-    "error_of_the_model": status(404),  # only Triton has such a model
+    "error_from_the_model": status(404),  # only Triton has such a model
 }
 
 
@@ -160,17 +160,17 @@ JS_OUTCOMES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Target:
-    """The URLs of the models, and the expected outcomes that differ (``overrides``)."""
+    """The URLs of the models. ``overrides`` are the outcomes that differ from ``OUTCOMES``."""
 
-    at: Callable[[Server], dict[str, str]]
+    urls: Callable[[Server], dict[str, str]]
     overrides: dict[str, Any] = field(default_factory=dict)
     name: str = "simple"
     """The model's name in its metadata."""
 
 
 class Server:
-    """An infergate with everything that ``TARGETS`` need. ``ports`` has the ports of the listeners
-    of one model, by name."""
+    """A gateway with the routes and listeners that ``TARGETS`` need. ``ports`` has the ports of the
+    listeners of one model, by name."""
 
     def __init__(self, gateway: Infergate, ports: dict[str, int]) -> None:
         self.gateway = gateway
@@ -197,20 +197,20 @@ class Server:
         return {**fields, "nosuch": f"http://127.0.0.1:{self.ports['nosuch, responding']}"}
 
 
-IN_TRITON = {
-    "scalar": status(400),  # its model has one dimension
+TRITON_OUTCOMES = {
+    "scalar": status(400),  # the tensors of Triton's models have one dimension
     "cast_bool": ok(array([0, 1, 1], "u1")),
     "cast_bf16": ok(array([1.0, 3.140625], "<f4")),
-    "error_of_the_model": status(503),
+    "error_from_the_model": status(503),
 }
 NO_VERSIONS = {"error_unknown_version": OUTCOMES["version"]}
 """A listener of one model ignores the path, and GraphPipe messages contain no model name."""
 TARGETS = {
-    "inside": Target(Server.shared),
+    "embedded": Target(Server.shared),
     "listeners": Target(Server.listeners, NO_VERSIONS),
     "raw": Target(lambda s: s.shared("raw."), NO_VERSIONS, "raw.simple"),
-    "rest": Target(lambda s: s.shared("rest.", "simple_identity"), IN_TRITON, "rest.simple"),
-    "grpc": Target(lambda s: s.shared("grpc.", "simple_identity"), IN_TRITON, "grpc.simple"),
+    "rest": Target(lambda s: s.shared("rest.", "simple_identity"), TRITON_OUTCOMES, "rest.simple"),
+    "grpc": Target(lambda s: s.shared("grpc.", "simple_identity"), TRITON_OUTCOMES, "grpc.simple"),
 }
 
 
@@ -241,41 +241,40 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 
 @pytest.fixture(scope="module")
-def by_python(server: Server, target: Target, graphpipe: Installed) -> dict[str, Any]:
-    return graphpipe_report(target.at(server))
+def py_outcomes(server: Server, target: Target, graphpipe: Installed) -> dict[str, Any]:
+    return graphpipe_report(target.urls(server))
 
 
 @pytest.fixture(scope="module")
-def by_js(server: Server, target: Target, graphpipe_js: None) -> dict[str, Any]:
-    return graphpipe_js_report(target.at(server))
+def js_outcomes(server: Server, target: Target, graphpipe_js: None) -> dict[str, Any]:
+    return graphpipe_js_report(target.urls(server))
 
 
 def expected(scenario: str, outcomes: dict[str, Any], target: Target) -> Any:
-    due = target.overrides.get(scenario, outcomes[scenario])
-    return ok({**due["ok"], "name": target.name}) if scenario == "metadata" else due
+    outcome = target.overrides.get(scenario, outcomes[scenario])
+    return ok({**outcome["ok"], "name": target.name}) if scenario == "metadata" else outcome
 
 
 @pytest.mark.parametrize("scenario", OUTCOMES)
-def test_python(target: Target, by_python: dict[str, Any], scenario: str) -> None:
-    assert by_python[scenario] == expected(scenario, OUTCOMES, target)
+def test_python_outcomes(target: Target, py_outcomes: dict[str, Any], scenario: str) -> None:
+    assert py_outcomes[scenario] == expected(scenario, OUTCOMES, target)
 
 
 @pytest.mark.parametrize("scenario", JS_OUTCOMES)
-def test_js(target: Target, by_js: dict[str, Any], scenario: str) -> None:
-    assert by_js[scenario] == expected(scenario, JS_OUTCOMES, target)
+def test_js_outcomes(target: Target, js_outcomes: dict[str, Any], scenario: str) -> None:
+    assert js_outcomes[scenario] == expected(scenario, JS_OUTCOMES, target)
 
 
-def test_every_scenario_is_tested(by_python: dict[str, Any]) -> None:
-    assert set(by_python) == set(OUTCOMES)
+def test_every_python_scenario_is_tested(py_outcomes: dict[str, Any]) -> None:
+    assert set(py_outcomes) == set(OUTCOMES)
 
 
-def test_every_js_scenario_is_tested(by_js: dict[str, Any]) -> None:
-    assert set(by_js) == set(JS_OUTCOMES)
+def test_every_js_scenario_is_tested(js_outcomes: dict[str, Any]) -> None:
+    assert set(js_outcomes) == set(JS_OUTCOMES)
 
 
 def test_python_reads_the_error_text_of_a_response(server: Server, graphpipe: Installed) -> None:
-    """The client does not read the text of an error with a status. JavaScript's client treats an
-    error response as a response without outputs."""
+    """The client reads the text of an error in a response, but not the text of an error status."""
     result = graphpipe_report(server.responding() | {"fail": server.responding()["nosuch"]})
     assert result["error_unknown_model"]["error"].startswith("unknown model 'nosuch'")
     assert "missing required input(s) ['INPUT1']" in result["error_missing_input"]["error"]

@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by the real helm, and compared with kustomize's output."""
+"""Tests of the Helm chart and its values with the real helm, and a comparison with kustomize."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def comparable(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
     (docs/kubernetes.md)."""
     config = next((each for each in manifests if each["kind"] == "ConfigMap"), None)
     renamed = {config["metadata"]["name"]: "infergate"} if config else {}
-    found = {}
+    comparable_manifests = {}
     for manifest in manifests:
         simple = without_helm(manifest, renamed)
-        simple["metadata"].pop("labels", None)  # compared by `labels`
+        simple["metadata"].pop("labels", None)  # `labels` returns them
         if simple["metadata"].get("namespace") == "models":  # the release's namespace
             del simple["metadata"]["namespace"]
         for subject in simple.get("subjects", ()):
@@ -67,9 +67,9 @@ def comparable(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
             text = manifest["data"]["routes.yaml"]
             simple = {**simple, "data": yaml.safe_load(text)}
         key = manifest["kind"], simple["metadata"]["name"]
-        assert key not in found
-        found[key] = simple
-    return found
+        assert key not in comparable_manifests
+        comparable_manifests[key] = simple
+    return comparable_manifests
 
 
 def without_helm(value: Any, renamed: dict[str, str]) -> Any:
@@ -99,29 +99,30 @@ def labels(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
         ("rollouts/argo", "rollouts-argo"),
     ],
 )
-def test_the_chart_renders_what_kustomize_does(
+def test_helm_and_kustomize_render_the_same_manifests(
     overlay: str, example: str, kubernetes_tools: Installed
 ) -> None:
-    wanted = kustomized(kubernetes_tools, overlay)
-    found = render(kubernetes_tools, CHART, EXAMPLES[example])
-    first, second = comparable(wanted), comparable(found)
-    assert first.keys() == second.keys()
-    for key, manifest in first.items():
-        assert second[key] == manifest, key
-    theirs = labels(found)
-    for key, expected in labels(wanted).items():
-        assert expected.items() <= theirs[key].items(), key
-        assert key[0] == "AnalysisTemplate" or theirs[key].keys() >= ONLY_HELM - {"checksum/config"}
+    by_kustomize = kustomized(kubernetes_tools, overlay)
+    by_helm = render(kubernetes_tools, CHART, EXAMPLES[example])
+    expected, rendered = comparable(by_kustomize), comparable(by_helm)
+    assert expected.keys() == rendered.keys()
+    for key, manifest in expected.items():
+        assert rendered[key] == manifest, key
+    chart_labels = labels(by_helm)
+    for key, common in labels(by_kustomize).items():
+        assert common.items() <= chart_labels[key].items(), key
+        if key[0] != "AnalysisTemplate":
+            assert chart_labels[key].keys() >= ONLY_HELM - {"checksum/config"}
 
 
-def test_the_chart_renders_the_canary_of_flagger(kubernetes_tools: Installed) -> None:
-    wanted = comparable(kustomized(kubernetes_tools, "rollouts/flagger"))
-    found = comparable(render(kubernetes_tools, CHART, [], "rollouts.flagger.enabled=true"))
-    assert wanted == {key: found[key] for key in wanted}
+def test_helm_renders_the_flagger_manifests_of_kustomize(kubernetes_tools: Installed) -> None:
+    expected = comparable(kustomized(kubernetes_tools, "rollouts/flagger"))
+    rendered = comparable(render(kubernetes_tools, CHART, [], "rollouts.flagger.enabled=true"))
+    assert expected == {key: rendered[key] for key in expected}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_helm_finds_no_fault(example: str, kubernetes_tools: Installed) -> None:
+def test_helm_lint_reports_nothing(example: str, kubernetes_tools: Installed) -> None:
     files = [argument for path in EXAMPLES[example] for argument in ("--values", str(path))]
     done = run_helm(kubernetes_tools, "lint", "--strict", "--quiet", str(CHART), *files)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -129,7 +130,7 @@ def test_helm_finds_no_fault(example: str, kubernetes_tools: Installed) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_configuration_fits_the_pod(example: str, kubernetes_tools: Installed) -> None:
+def test_the_configuration_matches_the_pod(example: str, kubernetes_tools: Installed) -> None:
     manifests = render(kubernetes_tools, CHART, EXAMPLES[example])
     (text,) = (each["data"]["routes.yaml"] for each in manifests if each["kind"] == "ConfigMap")
     (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
@@ -137,12 +138,12 @@ def test_the_configuration_fits_the_pod(example: str, kubernetes_tools: Installe
     (gateway,) = (each for each in spec["containers"] if each["name"] == "infergate")
     ports = {each["name"]: each["containerPort"] for each in gateway["ports"]}
     assert ports == {name: each.port for name, each in compiled.addresses(config).items()}
-    drained = config.drain.delay + config.drain.timeout
-    assert spec["terminationGracePeriodSeconds"] >= drained + 10
+    drain_seconds = config.drain.delay + config.drain.timeout
+    assert spec["terminationGracePeriodSeconds"] >= drain_seconds + 10
     assert gateway["image"] == f"registry.example/infergate:{__version__}"
 
 
-def test_the_watch_gets_its_permissions(
+def test_the_endpoint_slice_watch_gets_its_permissions(
     kubernetes_tools: Installed, deploy_tools: Installed, tmp_path: Path
 ) -> None:
     manifests = render(
@@ -184,11 +185,11 @@ def test_the_watch_gets_its_permissions(
     metrics = by_kind["HorizontalPodAutoscaler"][0]["spec"]["metrics"]
     assert metrics[1]["pods"]["metric"] == {"name": "infergate_in_flight_requests"}
 
-    built = tmp_path / "built.yaml"
-    built.write_text(yaml.safe_dump_all(manifests))
+    file = tmp_path / "manifests.yaml"
+    file.write_text(yaml.safe_dump_all(manifests))
     validate = str(deploy_tools.python.with_name("kubernetes-validate"))
     done = subprocess.run(
-        [validate, "--strict", "-k", "1.32", str(built)],
+        [validate, "--strict", "-k", "1.32", str(file)],
         check=False, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -202,7 +203,7 @@ def test_without_the_watch_the_pod_has_no_token(kubernetes_tools: Installed) -> 
     assert deployment["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
 
 
-def test_values_reach_the_pod(kubernetes_tools: Installed, tmp_path: Path) -> None:
+def test_values_reach_the_manifests(kubernetes_tools: Installed, tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text(
         yaml.safe_dump(
@@ -252,8 +253,8 @@ def test_values_reach_the_pod(kubernetes_tools: Installed, tmp_path: Path) -> No
 def test_the_configuration_may_come_from_a_file(kubernetes_tools: Installed) -> None:
     file = DEPLOY / "kubernetes" / "fleet" / "routes.yaml"
     done = run_helm(kubernetes_tools, "template", "x", str(CHART), "--set-file", f"config={file}")
-    (found,) = (each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "ConfigMap")
-    assert found["data"]["routes.yaml"] == file.read_text(encoding="utf-8")
+    (config,) = (each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "ConfigMap")
+    assert config["data"]["routes.yaml"] == file.read_text(encoding="utf-8")
 
 
 def test_the_autoscaler_sets_the_number_of_gateways(kubernetes_tools: Installed) -> None:
@@ -276,7 +277,7 @@ def test_flagger_scales_the_primary_with_the_autoscaler(kubernetes_tools: Instal
     ("release", "name"),
     [("123", "123-infergate"), ("a.b", "a-b-infergate"), ("a" * 53, "a" * 50)],
 )
-def test_any_name_of_a_release_gives_valid_names(
+def test_unusual_release_names_give_valid_names(
     release: str, name: str, kubernetes_tools: Installed
 ) -> None:
     done = run_helm(
@@ -293,14 +294,14 @@ def test_the_longest_name_that_the_schema_allows_is_not_cut(kubernetes_tools: In
     assert {each["metadata"]["name"] for each in manifests} == {name}
 
 
-def test_releases_of_one_namespace_do_not_mix(kubernetes_tools: Installed) -> None:
+def test_releases_have_different_names_and_selectors(kubernetes_tools: Installed) -> None:
     done = run_helm(kubernetes_tools, "template", "other", str(CHART))
     for each in yaml.safe_load_all(done.stdout):
         assert each["metadata"]["name"] == "other-infergate"
         selector = each.get("spec", {}).get("selector")
         if selector is not None:
-            chosen = selector.get("matchLabels", selector)
-            assert chosen["app.kubernetes.io/instance"] == "other"
+            matched = selector.get("matchLabels", selector)
+            assert matched["app.kubernetes.io/instance"] == "other"
 
 
 def test_labels_of_the_pods_may_be_empty(kubernetes_tools: Installed) -> None:
@@ -308,7 +309,7 @@ def test_labels_of_the_pods_may_be_empty(kubernetes_tools: Installed) -> None:
     assert done.returncode == 0, done.stderr
 
 
-BAD_VALUES = (
+INVALID_VALUES = (
     ("replica=3", "replica"),
     ("ports.http=0", "ports.http"),
     ("autoscaling.cpu=much", "autoscaling.cpu"),
@@ -321,8 +322,8 @@ BAD_VALUES = (
 )
 
 
-@pytest.mark.parametrize(("setting", "message"), BAD_VALUES)
-def test_mistakes_in_values_are_reported(
+@pytest.mark.parametrize(("setting", "message"), INVALID_VALUES)
+def test_invalid_values_are_rejected(
     setting: str, message: str, kubernetes_tools: Installed
 ) -> None:
     done = run_helm(kubernetes_tools, "template", "x", str(CHART), "--set", setting)

@@ -1,5 +1,5 @@
-"""An incident drill: the console's JSON, the commands and the log report the requests and events
-that took place. Nothing here depends on speed."""
+"""Tests that the console's JSON, the commands and the log report the requests and events of an
+incident drill. No test depends on the speed of the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infergate.cli.top import TrafficQuery
 from peers.incident_drill import (
     BACKENDS,
     CLIENT_KINDS,
-    FIRST,
+    FIRST_FAILURE_ID,
     MODELS,
     PROTOCOLS,
     ROUTES,
@@ -36,11 +36,11 @@ def drill() -> Iterator[Drill]:
 # ---- the console
 
 
-def test_counted_requests_failures_and_client_errors_equal_those_sent(drill: Drill) -> None:
+def test_the_history_counts_each_request_failure_and_client_error(drill: Drill) -> None:
     for subject, routes in {**ROUTES, **BACKENDS}.items():
-        found = sums(drill.history(subject))
+        totals = sums(drill.history(subject))
         assert (
-            found["requests"], found["failures"], found["client_errors"]
+            totals["requests"], totals["failures"], totals["client_errors"]
         ) == drill.sent.traffic(*routes), subject  # fmt: skip
     everything = sums(drill.history())
     assert everything["requests"] == sum(drill.sent.counts.values())
@@ -50,8 +50,8 @@ def test_counted_requests_failures_and_client_errors_equal_those_sent(drill: Dri
 def test_slow_requests_are_in_the_buckets_of_slow_requests(drill: Drill) -> None:
     history = drill.history("route=slow")
     slow = [n for n, bound in enumerate(history["bounds"]) if bound is None or bound > 0.5]
-    found = sum(column[bucket] for column in history["latencies"] for bucket in slow)
-    assert found == drill.sent.counts["slow", "ok"]
+    count = sum(column[bucket] for column in history["latencies"] for bucket in slow)
+    assert count == drill.sent.counts["slow", "ok"]
 
 
 def test_each_ejection_is_an_event_within_its_time(drill: Drill) -> None:
@@ -66,7 +66,7 @@ def test_each_ejection_is_an_event_within_its_time(drill: Drill) -> None:
     until(lambda: len(drill.events("up")) == len(ejected), "the endpoint is available again")
 
 
-def test_what_changed_has_each_change_once_and_the_newest_first(drill: Drill) -> None:
+def test_each_event_is_listed_once_and_the_newest_first(drill: Drill) -> None:
     changes = drill.history("minutes=15")["events"]
     times = [each["time"] for each in changes]
     assert times == sorted(times, reverse=True)
@@ -110,7 +110,7 @@ def test_failed_requests_have_timelines_and_inputs(drill: Drill) -> None:
     assert any(phases >= {"parse", "queue", "backend"} for phases in timelines)
 
 
-def test_the_slowest_request_waited_for_the_backend(drill: Drill) -> None:
+def test_the_slowest_requests_waited_for_the_backend(drill: Drill) -> None:
     slowest = drill.history("route=slow")["slowest"]
     protocols = {each["protocol"] for each in slowest}
     assert protocols == {"v2-rest", "trtis-grpc"}
@@ -120,12 +120,12 @@ def test_the_slowest_request_waited_for_the_backend(drill: Drill) -> None:
 
 
 def test_many_client_errors_do_not_displace_the_first_failure(drill: Drill) -> None:
-    for found in (drill.get("/console/state")["failures"], drill.history()["failed"]):
-        kinds = Counter(each["kind"] in CLIENT_KINDS for each in found)
-        assert kinds[True] >= 20
-        assert kinds[False] >= 20
+    for failures in (drill.get("/console/state")["failures"], drill.history()["failed"]):
+        is_client_error = Counter(each["kind"] in CLIENT_KINDS for each in failures)
+        assert is_client_error[True] >= 20
+        assert is_client_error[False] >= 20
     requests = drill.get("/console/state")["failures"]
-    assert FIRST in {each["request_id"] for each in requests}
+    assert FIRST_FAILURE_ID in {each["request_id"] for each in requests}
 
 
 # ---- the commands
@@ -144,9 +144,9 @@ def test_backends_and_routes_list_failures_first(drill: Drill) -> None:
     assert ejections[f"http://{drill.servers['flapping'].address}"] == len(drill.sent.flaps)
     assert sum(ejections.values()) == len(drill.sent.flaps)
     lines = drill.command("routes").splitlines()
-    named = [line.split()[1] for line in lines if line.split()[:1] and line.split()[0].isdecimal()]
-    assert named[:2] == ["failing", "impatient"]
-    assert named[-1] == "idle"
+    names = [line.split()[1] for line in lines if line.split()[:1] and line.split()[0].isdecimal()]
+    assert names[:2] == ["failing", "impatient"]
+    assert names[-1] == "idle"
 
 
 def test_health_shows_the_rejected_reload_with_its_line(drill: Drill) -> None:
@@ -160,13 +160,13 @@ def test_health_shows_the_rejected_reload_with_its_line(drill: Drill) -> None:
 
 
 def test_trace_shows_the_first_failure(drill: Drill) -> None:
-    [request] = json.loads(drill.command("trace", FIRST, "--json"))
+    [request] = json.loads(drill.command("trace", FIRST_FAILURE_ID, "--json"))
     assert (request["backend"], request["kind"]) == ("failing", "backend_garbage")
-    text = drill.command("trace", FIRST)
+    text = drill.command("trace", FIRST_FAILURE_ID)
     assert all(word in text for word in ("backend_garbage", "timeline", "pixels", "[2, 2]"))
 
 
-def test_a_frame_of_top_has_the_requests_since_the_previous_one(drill: Drill) -> None:
+def test_a_frame_of_top_has_the_requests_since_the_previous_frame(drill: Drill) -> None:
     top = TrafficQuery(f"http://{drill.gateway.admin}", 0.01)
     top()
     for _ in range(3):
@@ -183,7 +183,7 @@ def test_a_frame_of_top_has_the_requests_since_the_previous_one(drill: Drill) ->
     text = drill.command("top", "--count", "1", "--interval", "0.1")
     tables = [each.splitlines() for each in text.split("\n\n") if "failures first" in each]
     first = [table[2].split()[0] for table in tables]
-    assert first == ["failing", "failing"], "even without a request in this frame"
+    assert first == ["failing", "failing"], "failing rows stay first without new requests"
 
 
 # ---- the log
@@ -192,13 +192,13 @@ def test_a_frame_of_top_has_the_requests_since_the_previous_one(drill: Drill) ->
 def test_the_log_has_each_request_and_each_event(drill: Drill) -> None:
     expected = sum(drill.sent.counts.values())
     until(lambda: len(drill.gateway.logged("request")) == expected, "all lines are written")
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for line in drill.gateway.logged("request"):
         outcome = line["outcome"]
         kind = "client error" if outcome in CLIENT_KINDS else "ok" if outcome == "ok" else "failed"
-        found[line.get("route") or "", kind] += 1
-    assert found == drill.sent.counts
+        counts[line.get("route") or "", kind] += 1
+    assert counts == drill.sent.counts
     ejected = drill.gateway.logged("endpoint_ejected")
     assert len(ejected) == len(drill.sent.flaps)
-    [refused] = drill.gateway.logged("config_refused")
-    assert f"routes.yaml:{drill.bad_line}: routes[5].timeout" in refused["message"]
+    [rejected] = drill.gateway.logged("config_refused")
+    assert f"routes.yaml:{drill.bad_line}: routes[5].timeout" in rejected["message"]

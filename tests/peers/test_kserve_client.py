@@ -1,4 +1,4 @@
-"""KServe's SDK and transformers use the gateway as a predictor."""
+"""Tests of KServe's SDK and a KServe transformer with the gateway as their predictor."""
 
 from __future__ import annotations
 

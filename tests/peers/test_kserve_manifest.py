@@ -1,4 +1,5 @@
-"""The InferenceService in deploy/kserve fits KServe's own types, and the gateway in it starts."""
+"""Tests that the InferenceService in deploy/kserve is valid for KServe's types, and that its
+gateway accepts its configuration and arguments."""
 
 from __future__ import annotations
 
@@ -31,8 +32,7 @@ TRANSFORMER = SERVICE["spec"]["transformer"]
 CONFIG = MANIFESTS["ConfigMap"]["data"]["routes.yaml"]
 APPENDED = ["--model_name", "resnet50", "--predictor_host", "resnet50-predictor.models",
             "--http_port", "8080"]  # fmt: skip
-"""The arguments that KServe's controller appends, as pkg/apis/serving/v1beta1/transformer_custom.go
-does."""
+"""The arguments that KServe appends (pkg/apis/serving/v1beta1/transformer_custom.go)."""
 
 
 def faults(kserve_sdk: Installed, manifest: dict[str, Any]) -> list[str]:
@@ -45,11 +45,11 @@ def faults(kserve_sdk: Installed, manifest: dict[str, Any]) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_kserve_knows_every_field(kserve_sdk: Installed) -> None:
+def test_the_manifest_has_no_faults(kserve_sdk: Installed) -> None:
     assert faults(kserve_sdk, SERVICE) == []
 
 
-def test_mistakes_are_found(kserve_sdk: Installed) -> None:
+def test_faults_in_a_manifest_are_reported(kserve_sdk: Installed) -> None:
     broken = json.loads(json.dumps(SERVICE))
     broken["spec"]["transformer"]["container"] = []
     broken["spec"]["transformer"]["minReplicas"] = "2"
@@ -58,7 +58,7 @@ def test_mistakes_are_found(kserve_sdk: Installed) -> None:
     assert len(faults(kserve_sdk, broken)) == 4
 
 
-def test_the_gateway_ignores_what_kserve_appends_to_its_arguments(tmp_path: Path) -> None:
+def test_the_gateway_ignores_the_arguments_that_kserve_appends(tmp_path: Path) -> None:
     (container,) = TRANSFORMER["containers"]
     (mount,) = container["volumeMounts"]
     (tmp_path / "routes.yaml").write_text(CONFIG)
@@ -73,15 +73,15 @@ def test_the_gateway_ignores_what_kserve_appends_to_its_arguments(tmp_path: Path
     assert "predictor" in done.stdout
 
 
-def test_the_transformer_fits_its_configuration() -> None:
+def test_the_transformer_matches_its_configuration() -> None:
     config = parse(CONFIG, "routes.yaml", {})
     (container,) = TRANSFORMER["containers"]
     ports = {each["containerPort"] for each in container["ports"]}
     assert ports == {each.port for each in compiled.addresses(config).values()}
     assert container["ports"][0]["containerPort"] == 8080
     assert container["image"] == f"registry.example/infergate:{__version__}"
-    drained = config.drain.delay + config.drain.timeout
-    assert TRANSFORMER["terminationGracePeriodSeconds"] >= drained + 10
+    drain_seconds = config.drain.delay + config.drain.timeout
+    assert TRANSFORMER["terminationGracePeriodSeconds"] >= drain_seconds + 10
     (volume,) = TRANSFORMER["volumes"]
     assert volume["configMap"]["name"] == MANIFESTS["ConfigMap"]["metadata"]["name"]
     (endpoint,) = compiled.endpoints(config.backends["predictor"])

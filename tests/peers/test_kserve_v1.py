@@ -1,4 +1,5 @@
-"""KServe's V1 client and the CloudEvents SDK before infergate, and KServe's server behind it."""
+"""Tests of KServe's V1 client and the CloudEvents SDK through infergate to KServe's server and
+other servers, and of V2 clients and a probe with KServe's server."""
 
 from __future__ import annotations
 
@@ -61,23 +62,23 @@ def gateway(server: KServe) -> Iterator[Infergate]:
 
 
 def expected(model: str, rows: Any, **others: Any) -> dict[str, Any]:
-    answer = ["io.kserve.inference.response", f"io.kserve.inference.{model}", {"predictions": rows}]
+    event = ["io.kserve.inference.response", f"io.kserve.inference.{model}", {"predictions": rows}]
     return {
         "live": True,
         "ready": True,
         "unknown ready": [404, {"error": "Model with name nosuch does not exist."}],
         "infer": {"predictions": rows},
-        "binary event": answer,
-        "structured event": answer,
+        "binary event": event,
+        "structured event": event,
         **others,
     }
 
 
-def check_kserves_answers(found: dict[str, Any], model: str) -> None:
-    ragged = found.pop("infer ragged")
+def check_kserves_outcomes(outcomes: dict[str, Any], model: str) -> None:
+    ragged = outcomes.pop("infer ragged")
     assert ragged[0] == 500
     assert "ValueError" in ragged[1]["error"]
-    assert found == expected(
+    assert outcomes == expected(
         model,
         [[2.0, 5.0], [6.0, 8.0]],
         explain="no error",
@@ -85,26 +86,25 @@ def check_kserves_answers(found: dict[str, Any], model: str) -> None:
     )
 
 
-def test_kserves_client_and_its_own_server(server: KServe) -> None:
-    """The server gives the same answers when it is called directly."""
-    check_kserves_answers(kserve_v1_report(server.http, "double", ROWS), "double")
+def test_kserves_client_to_kserves_server_without_the_gateway(server: KServe) -> None:
+    check_kserves_outcomes(kserve_v1_report(server.http, "double", ROWS), "double")
 
 
 @pytest.mark.parametrize("model", ["double", "undeclared"])
 def test_kserves_client_to_kserves_server(gateway: Infergate, model: str) -> None:
-    check_kserves_answers(kserve_v1_report(gateway.http, model, ROWS), model)
+    check_kserves_outcomes(kserve_v1_report(gateway.http, model, ROWS), model)
 
 
 def test_kserves_client_to_embedded_models(gateway: Infergate) -> None:
-    found = kserve_v1_report(gateway.http, "embedded", ROWS)
+    outcomes = kserve_v1_report(gateway.http, "embedded", ROWS)
     for name, status, text in (
         ("infer ragged", 400, "'INPUT0'"),
         ("explain", 501, "Could not find explainer_host."),
     ):
-        code, body = found.pop(name)
+        code, body = outcomes.pop(name)
         assert code == status
         assert text in body["error"]
-    assert found == expected("embedded", ROWS, **{"infer inputs": {"predictions": [[1.0, 2.0]]}})
+    assert outcomes == expected("embedded", ROWS, **{"infer inputs": {"predictions": [[1.0, 2.0]]}})
 
 
 def test_v2_clients_to_kserves_server(gateway: Infergate) -> None:
@@ -112,8 +112,8 @@ def test_v2_clients_to_kserves_server(gateway: Infergate) -> None:
     for form in ("http", "grpc"):
         with client(form, gateway.http, gateway.grpc) as triton_client:
             tensor = triton_client.input("x", array, "FP32")
-            found = triton_client.infer("double", [tensor]).as_numpy("y")
-            assert found.tolist() == (array * 2).tolist()
+            doubled = triton_client.infer("double", [tensor]).as_numpy("y")
+            assert doubled.tolist() == (array * 2).tolist()
             assert triton_client.is_model_ready("double")
             inputs = [
                 triton_client.input("a", np.array([1, 2]), "INT64"),
@@ -142,10 +142,10 @@ routes: [{{model: scores, backend: server, rewrite: {{model: {model}}}}}]
 """
     rows = [0.5, -1.25]
     with started_infergate(config, LISTENERS) as running:
-        found = kserve_v1_report(running.http, "scores", rows)
-    assert found.pop("infer ragged")[0] == 400
-    assert found.pop("explain")[0] == 501
-    assert found == expected("scores", rows, **{"infer inputs": nested})
+        outcomes = kserve_v1_report(running.http, "scores", rows)
+    assert outcomes.pop("infer ragged")[0] == 400
+    assert outcomes.pop("explain")[0] == 501
+    assert outcomes == expected("scores", rows, **{"infer inputs": nested})
 
 
 def test_kserves_client_to_triton(triton: Triton) -> None:
@@ -153,19 +153,19 @@ def test_kserves_client_to_triton(triton: Triton) -> None:
 
 
 def test_kserves_client_to_mlserver(mlserver: MLServer) -> None:
-    # MLServer does not check shapes
+    # MLServer does not check shapes.
     check_scores(mlserver.grpc, "identity", {"predictions": [[1.0, 2.0]]}, SCORES)
 
 
-def test_a_probe_lists_the_models_and_asks_for_their_tensors(
+def test_a_probe_lists_models_and_writes_placeholders_for_their_tensors(
     server: KServe, tmp_path: Path
 ) -> None:
     file = tmp_path / "routes.yaml"
     document = probe(server.http, "--write", str(file))
     assert protocols_of(document) == {server.http: {"v2-rest", "kserve-v1"}}
-    found = models_of(document)
-    assert found.keys() >= {"double", "swap"}
-    assert found["double"]["curl"] is None
+    models = models_of(document)
+    assert models.keys() >= {"double", "swap"}
+    assert models["double"]["curl"] is None
     assert "#   double: {inputs: [" in file.read_text()
     http = load(file, {}).listeners.http
     assert http is not None

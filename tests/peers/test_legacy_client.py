@@ -1,4 +1,4 @@
-"""NVIDIA's legacy client works with every server of the legacy API, over HTTP and gRPC.
+"""Tests of NVIDIA's legacy client with servers of the legacy API, over HTTP and gRPC.
 
 A run of the client executes every scenario of ``legacy_client/client.py``. Each scenario is a test
 of each target in ``legacy.targets``.
@@ -31,7 +31,7 @@ SUM, DIFFERENCE = list(range(1, 17)), list(range(-1, 15))
 SUM_100, DIFFERENCE_100 = [n + 100 for n in SUM], [n + 100 for n in DIFFERENCE]
 DOG, FISH = [1, 0.699999988079071, "dog"], [3, 0.15000000596046448, 'fish "q"']
 CAT = [0, 0.10000000149011612, "cat"]
-NOT_STARTED = (
+SEQUENCE_NOT_STARTED = (
     "inference request for sequence 9 to model 'sequence' must specify the START flag on the first"
     " request of the sequence"
 )
@@ -56,7 +56,7 @@ OUTCOMES: dict[str, Any] = {
     "infer": ok([{"OUTPUT0": [SUM], "OUTPUT1": [DIFFERENCE]}, 1]),
     "infer_version": ok([{"OUTPUT0": [SUM], "OUTPUT1": [DIFFERENCE]}, 1]),
     "infer_batch": ok([{"OUTPUT0": [SUM, SUM_100], "OUTPUT1": [DIFFERENCE, DIFFERENCE_100]}, 1]),
-    "infer_other_orders": ok([{"OUTPUT0": [SUM], "OUTPUT1": [DIFFERENCE]}, 1]),
+    "infer_in_reverse_order": ok([{"OUTPUT0": [SUM], "OUTPUT1": [DIFFERENCE]}, 1]),
     "infer_one_output": ok([{"OUTPUT1": [DIFFERENCE]}, 1]),
     "infer_twice_in_a_context": ok([{"OUTPUT0": [SUM]}, {"OUTPUT0": [list(range(1, 32, 2))]}]),
     "infer_without_batches": ok([{"OUTPUT0": [[3, 5, -6, 8]], "OUTPUT1": [[0, 0, 0, 0]]}, 3]),
@@ -99,9 +99,9 @@ OUTCOMES: dict[str, Any] = {
     "error_classes_of_strings": error(
         "class result not available for output 'OUTPUT0' due to unsupported type 'TYPE_STRING'"
     ),
-    "error_then_success": ok([NOT_STARTED, {"OUTPUT": [[3]]}]),
+    "error_then_success": ok([SEQUENCE_NOT_STARTED, {"OUTPUT": [[3]]}]),
 }
-OVER_GRPC = {**OUTCOMES, "stream": ok([[[5]], [[11]], [[18]]])}
+GRPC_OUTCOMES = {**OUTCOMES, "stream": ok([[[5]], [[11]], [[18]]])}
 
 
 @pytest.fixture(scope="module", params=TARGETS)
@@ -111,25 +111,25 @@ def target(request: pytest.FixtureRequest, legacy_client: None) -> Iterator[Targ
 
 
 @pytest.fixture(scope="module")
-def over_http(target: Target) -> dict[str, Any]:
+def http_report(target: Target) -> dict[str, Any]:
     return legacy_client_report("http", target.http)
 
 
 @pytest.fixture(scope="module")
-def over_grpc(target: Target) -> dict[str, Any]:
+def grpc_report(target: Target) -> dict[str, Any]:
     return legacy_client_report("grpc", target.grpc)
 
 
 @pytest.mark.parametrize("scenario", OUTCOMES)
-def test_over_http(target: Target, over_http: dict[str, Any], scenario: str) -> None:
-    assert over_http[scenario] == target.other_outcomes.get(scenario, OUTCOMES[scenario])
+def test_outcomes_over_http(target: Target, http_report: dict[str, Any], scenario: str) -> None:
+    assert http_report[scenario] == target.other_outcomes.get(scenario, OUTCOMES[scenario])
 
 
-@pytest.mark.parametrize("scenario", OVER_GRPC)
-def test_over_grpc(target: Target, over_grpc: dict[str, Any], scenario: str) -> None:
-    assert over_grpc[scenario] == target.other_outcomes.get(scenario, OVER_GRPC[scenario])
+@pytest.mark.parametrize("scenario", GRPC_OUTCOMES)
+def test_outcomes_over_grpc(target: Target, grpc_report: dict[str, Any], scenario: str) -> None:
+    assert grpc_report[scenario] == target.other_outcomes.get(scenario, GRPC_OUTCOMES[scenario])
 
 
-def test_every_scenario_is_tested(over_http: dict[str, Any], over_grpc: dict[str, Any]) -> None:
-    assert set(over_http) == set(OUTCOMES)
-    assert set(over_grpc) == set(OVER_GRPC)
+def test_every_scenario_is_tested(http_report: dict[str, Any], grpc_report: dict[str, Any]) -> None:
+    assert set(http_report) == set(OUTCOMES)
+    assert set(grpc_report) == set(GRPC_OUTCOMES)

@@ -1,4 +1,4 @@
-"""The CloudEvents SDK reads the payload log's events, whatever protocol the client speaks."""
+"""Tests of the events of the payload log, as the CloudEvents SDK reads them, and of its files."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def events(request: pytest.FixtureRequest) -> list[Event]:
             deadline = time.monotonic() + SECONDS
             while len(received) < 2 * PAIRS + 4 and time.monotonic() < deadline:
                 time.sleep(0.05)
-                with urllib.request.urlopen(f"http://{display}/events") as answer:
-                    received = json.load(answer)
+                with urllib.request.urlopen(f"http://{display}/events") as response:
+                    received = json.load(response)
             metrics = running.metrics()
     assert f'infergate_payload_events_total{{result="sent"}} {len(received)}.0' in metrics
     return received
 
 
 def send(running: Infergate) -> None:
-    """Send three inferences of `simple` over each of two protocols, the last one invalid, a long
-    one of `identity`, and a stream of three responses of `repeat`."""
+    """Send three inferences of ``simple`` over each of two protocols, of which the last is invalid,
+    a long inference of ``identity``, and an inference of ``repeat`` with three responses."""
     for form in ("http", "grpc"):
         with client(form, running.http, running.grpc) as triton:
             for value in (1, 2):
@@ -81,21 +81,21 @@ def send(running: Infergate) -> None:
         "parameters": {"stream": True},
     }
     url = f"http://{running.http}/v2/models/repeat/infer"
-    with urllib.request.urlopen(url, json.dumps(body).encode()) as answer:
-        assert answer.read().count(b"data:") == 3
+    with urllib.request.urlopen(url, json.dumps(body).encode()) as response:
+        assert response.read().count(b"data:") == 3
 
 
-def of_model(events: list[Event], model: str) -> dict[str, dict[str, list[Event]]]:
+def events_of_model(events: list[Event], model: str) -> dict[str, dict[str, list[Event]]]:
     """Return the events of ``model`` by their id and kind."""
-    found: dict[str, dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
+    by_id: dict[str, dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in events:
         if event["subject"] == model:
-            found[event["id"]][event["type"].rpartition(".")[2]].append(event)
-    return found
+            by_id[event["id"]][event["type"].rpartition(".")[2]].append(event)
+    return by_id
 
 
 def test_each_inference_is_a_pair_with_its_values(events: list[Event]) -> None:
-    pairs = of_model(events, "simple").values()
+    pairs = events_of_model(events, "simple").values()
     assert len(pairs) == PAIRS
     outcomes = []
     for pair in pairs:
@@ -114,11 +114,11 @@ def test_each_inference_is_a_pair_with_its_values(events: list[Event]) -> None:
         else:
             assert response["data"].keys() == {"error"}
     ok = [(protocol, 200, "ok") for protocol in ("v2-grpc", "v2-rest")]
-    bad = [(protocol, 400, "bad_request") for protocol in ("v2-grpc", "v2-rest")]
-    assert sorted(outcomes) == sorted([*ok, *ok, *bad])
+    rejected = [(protocol, 400, "bad_request") for protocol in ("v2-grpc", "v2-rest")]
+    assert sorted(outcomes) == sorted([*ok, *ok, *rejected])
 
 
-def test_the_attributes_are_kserves(events: list[Event]) -> None:
+def test_events_have_kserves_attributes(events: list[Event]) -> None:
     for event in events:
         assert event["specversion"] == "1.0"
         assert event["type"].startswith("org.kubeflow.serving.inference.")
@@ -130,21 +130,21 @@ def test_the_attributes_are_kserves(events: list[Event]) -> None:
 
 
 def test_a_long_tensor_arrives_exactly(events: list[Event]) -> None:
-    ((pair),) = of_model(events, "identity").values()
+    ((pair),) = events_of_model(events, "identity").values()
     (request,) = pair["request"]
     assert pair["response"] == []
     assert request["data"]["inputs"][0]["data"] == list(range(200_000))
 
 
 def test_a_stream_has_an_event_for_each_response(events: list[Event]) -> None:
-    ((pair),) = of_model(events, "repeat").values()
+    ((pair),) = events_of_model(events, "repeat").values()
     responses = sorted(pair["response"], key=lambda event: event["sequence"])
     assert pair["request"] == []
     values = [event["data"]["outputs"][0]["data"] for event in responses]
     assert values == [[5], [6], [7]]
 
 
-def test_lines_of_files_are_the_same_events(tmp_path: Path) -> None:
+def test_files_contain_the_same_events(tmp_path: Path) -> None:
     config = CONFIG.replace("SINK", f"file: {{path: {tmp_path}/events}}") + "workers: 2\n"
     with started_infergate(config) as running:
         send(running)

@@ -1,4 +1,4 @@
-"""Tests in which perf_analyzer measures models of every kind of server through the gateway.
+"""Tests in which perf_analyzer measures models of five kinds of servers through the gateway.
 
 perf_analyzer reads metadata, configuration and statistics before and after the measurement. Its
 HTTP client is stricter than tritonclient's in Python.
@@ -85,7 +85,7 @@ PAIRS = [
     (model, client)
     for model in MODELS
     for client in CLIENTS
-    # perf_analyzer's JSON supports neither several shapes nor other servers' output parameters
+    # perf_analyzer's JSON supports neither several shapes nor output parameters unlike Triton's.
     if client != "http-json" or model.startswith(("embedded", "triton"))
 ]
 

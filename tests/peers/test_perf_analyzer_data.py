@@ -1,4 +1,4 @@
-"""perf_analyzer takes exported inferences as its input data and checks their outputs."""
+"""Tests that perf_analyzer accepts exported inferences as input data, and checks their outputs."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ def measure(address: str, model: str, file: Path, *options: str) -> float:
     return measured(address, model, "-i", "grpc", f"--input-data={file}", *options)
 
 
-def test_requests_with_their_outputs(address: str, tmp_path: Path) -> None:
+def test_requests_with_outputs_are_accepted(address: str, tmp_path: Path) -> None:
     file = tmp_path / "data.json"
     summary = export_perf_analyzer([simple(1, 3), simple(4, -7)], file, BATCHED)
     assert (summary.requests, summary.has_outputs) == (5, True)
     assert measure(address, "simple", file) > 0
 
 
-def test_wrong_outputs_are_found(address: str, tmp_path: Path) -> None:
-    """This proves that perf_analyzer compares the outputs, on which the previous test relies."""
+def test_wrong_outputs_are_reported(address: str, tmp_path: Path) -> None:
+    """The previous test relies on this comparison of outputs."""
     file = tmp_path / "data.json"
     export_perf_analyzer([simple(1, 3, error=1)], file, BATCHED)
     with pytest.raises(RuntimeError, match="Output doesn't match expected output"):
         measure(address, "simple", file)
 
 
-def test_sequences(address: str, tmp_path: Path) -> None:
+def test_sequences_are_accepted(address: str, tmp_path: Path) -> None:
     def step(sequence: int, value: int, **marks: bool) -> Exchange:
         inputs = (tensor_from_array("INPUT", Datatype.INT32, np.array([value])),)
         parameters = {"sequence_id": sequence, **marks}
@@ -94,7 +94,7 @@ def test_sequences(address: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "UINT64", "FP16", "FP32", "BF16", "BYTES"])
-def test_every_kind_of_value(triton: Triton, datatype: str, tmp_path: Path) -> None:
+def test_values_of_each_kind_are_accepted(triton: Triton, datatype: str, tmp_path: Path) -> None:
     kind = Datatype(datatype)
     if kind is Datatype.BYTES:
         tensor = Tensor("INPUT0", kind, (3,), pack_bytes([b"a\0b", b"", b"\xff"]))

@@ -1,4 +1,5 @@
-"""Rate limits counted in a real Redis: by two gateways together, and while it is unavailable."""
+"""Tests of rate limits and cached responses that gateways share through a real Redis, also while
+Redis is unavailable."""
 
 from __future__ import annotations
 
@@ -62,41 +63,41 @@ def gateway(port: int, when_unavailable: str) -> Iterator[Infergate]:
         yield running
 
 
-def send_request(one: Infergate) -> int:
+def send_request(running: Infergate) -> int:
     body = document(tensor())
-    return post(one.http, "/v2/models/identity/infer", body, {"x-api-key": SECRET}).status
+    return post(running.http, "/v2/models/identity/infer", body, {"x-api-key": SECRET}).status
 
 
 def test_two_gateways_share_counters(port: int) -> None:
-    with redis_server(port), gateway(port, "closed") as one, gateway(port, "closed") as two:
-        assert [send_request(each) for each in (one, two, one, two)] == [200] * 4
-        assert [send_request(one), send_request(two)] == [429, 429]
+    with redis_server(port), gateway(port, "closed") as first, gateway(port, "closed") as second:
+        assert [send_request(each) for each in (first, second, first, second)] == [200] * 4
+        assert [send_request(first), send_request(second)] == [429, 429]
 
 
 @pytest.mark.parametrize(
     ("when_unavailable", "expected"),
     [("closed", [503] * 6), ("open", [200] * 6), ("local", [200] * 4 + [429] * 2)],
 )
-def test_when_unavailable_applies_while_redis_is_unavailable(
+def test_when_unavailable_selects_the_result_without_redis(
     port: int, when_unavailable: str, expected: list[int]
 ) -> None:
-    with gateway(port, when_unavailable) as one:
-        assert [send_request(one) for _ in range(6)] == expected
-        assert 'infergate_access_failures_total{source="redis"}' in one.metrics()
+    with gateway(port, when_unavailable) as running:
+        assert [send_request(running) for _ in range(6)] == expected
+        assert 'infergate_access_failures_total{source="redis"}' in running.metrics()
         with redis_server(port):
-            again = "Redis is available again; rate limits use Redis"
-            until(lambda: send_request(one) == 429 and again in one.log.read_text(), again)
+            line = "Redis is available again; rate limits use Redis"
+            until(lambda: send_request(running) == 429 and line in running.log.read_text(), line)
 
 
 def test_a_hanging_redis_counts_as_unavailable(port: int) -> None:
-    with redis_server(port) as server, gateway(port, "closed") as one:
-        assert send_request(one) == 200
+    with redis_server(port) as server, gateway(port, "closed") as running:
+        assert send_request(running) == 200
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            assert send_request(one) == 503
+            assert send_request(running) == 503
         finally:
             os.kill(server.pid, signal.SIGCONT)
-        until(lambda: send_request(one) == 200, "the limiter uses Redis again")
+        until(lambda: send_request(running) == 200, "the limiter uses Redis again")
 
 
 CACHED = """
@@ -106,24 +107,24 @@ cache: {{redis: {{url: "redis://127.0.0.1:{port}/0", timeout: 2s}}}}
 """
 
 
-def cache_status(one: Infergate, data: int) -> str:
+def cache_status(running: Infergate, data: int) -> str:
     body = document(tensor(data=[data]))
-    answer = post(one.http, "/v2/models/identity/infer", body)
-    assert answer.status == 200
-    return answer.headers["cache-status"].partition("; ttl")[0]
+    response = post(running.http, "/v2/models/identity/infer", body)
+    assert response.status == 200
+    return response.headers["cache-status"].partition("; ttl")[0]
 
 
 def test_gateways_share_cached_responses_and_serve_without_redis(port: int) -> None:
     config = CACHED.format(port=port)
     hit, miss = "infergate; hit", "infergate; fwd=miss; stored"
-    with started_infergate(config) as one, started_infergate(config) as two:
+    with started_infergate(config) as first, started_infergate(config) as second:
         with redis_server(port):
-            assert cache_status(one, 1) == miss
+            assert cache_status(first, 1) == miss
             with redis.Redis.from_url(f"redis://127.0.0.1:{port}/0") as client:
                 until(lambda: client.dbsize() == 2, "the response and the epoch are in Redis")
-            assert cache_status(two, 1) == hit
+            assert cache_status(second, 1) == hit
             with started_infergate(config) as third:
                 assert cache_status(third, 1) == hit
-        assert cache_status(two, 1) == hit  # in its memory
-        assert cache_status(two, 2) == miss
-        assert "infergate_cache_redis_failures_total 1" in two.metrics()
+        assert cache_status(second, 1) == hit  # from the gateway's memory
+        assert cache_status(second, 2) == miss
+        assert "infergate_cache_redis_failures_total 1" in second.metrics()

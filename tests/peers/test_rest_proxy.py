@@ -1,5 +1,5 @@
-"""V2 clients → infergate → rest-proxy's message formats → a real Triton, and requests of
-rest-proxy's own clients."""
+"""Tests of V2 clients through infergate and a stand-in for rest-proxy to a real Triton, and of
+base64 inputs as the clients of rest-proxy send them."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def triton_client(request: pytest.FixtureRequest, gateway: Infergate) -> Iterato
 
 
 @pytest.mark.parametrize("datatype", ARRAYS)
-def test_each_datatype(triton_client: Client, datatype: str) -> None:
+def test_each_datatype_is_returned_unchanged(triton_client: Client, datatype: str) -> None:
     array = ARRAYS[datatype]
     result = triton_client.infer(f"id_{datatype}", [triton_client.input("INPUT0", array, datatype)])
-    found = result.as_numpy("OUTPUT0")
-    assert found.dtype == array.dtype
-    assert found.tolist() == array.tolist()
+    output = result.as_numpy("OUTPUT0")
+    assert output.dtype == array.dtype
+    assert output.tolist() == array.tolist()
 
 
-@pytest.mark.parametrize("mark", ["base64", "b64", "BASE64", "B64"])
-def test_base64_of_clients(gateway: Infergate, mark: str) -> None:
+@pytest.mark.parametrize("content_type", ["base64", "b64", "BASE64", "B64"])
+def test_base64_inputs_have_base64_outputs(gateway: Infergate, content_type: str) -> None:
     tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [2], "data": ["/w==", ""]}
     request = urllib.request.Request(
         f"http://{gateway.http}/v2/models/direct/infer",
-        json.dumps({"inputs": [tensor | {"parameters": {"content_type": mark}}]}).encode(),
+        json.dumps({"inputs": [tensor | {"parameters": {"content_type": content_type}}]}).encode(),
     )
     with urllib.request.urlopen(request) as response:
         (output,) = json.load(response)["outputs"]
@@ -74,7 +74,7 @@ def test_base64_of_clients(gateway: Infergate, mark: str) -> None:
     assert output["data"] == tensor["data"]
 
 
-def test_metadata_and_errors(triton_client: Client) -> None:
+def test_metadata_and_errors_of_the_proxy_are_translated(triton_client: Client) -> None:
     metadata = triton_client.get_model_metadata(
         "simple", **({} if triton_client.http else {"as_json": True})
     )

@@ -1,4 +1,4 @@
-"""The documentation site, as ``make docs`` builds it, in a real browser."""
+"""Tests of the documentation site, as ``make docs`` builds it, in a real browser."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ async def test_search_finds_rate_limiting(page: Page, address: str, scheme: str)
     for letter in "rate limiting":
         await page.eval("document.querySelector('.md-search__input').focus()")
         await page.press(letter, ord(letter.upper()), letter)
-    await page.until(f"{RESULTS}.length", "results of the search")
-    found: Any = await page.eval(RESULTS)
-    assert "/access.html" in found[0], found[:5]
+    await page.until(f"{RESULTS}.length", "the search has results")
+    urls: Any = await page.eval(RESULTS)
+    assert "/access.html" in urls[0], urls[:5]
 
 
 async def test_tables_are_readable_on_a_phone(page: Page, address: str) -> None:
@@ -74,6 +74,6 @@ async def test_tables_are_readable_on_a_phone(page: Page, address: str) -> None:
     for name in WIDE_TABLES:
         await page.open(f"{address}/{name}.html")
         await page.until(f"location.pathname.endsWith('{name}.html')")
-        if found := await page.eval(UNREADABLE):
-            problems[name] = found
+        if messages := await page.eval(UNREADABLE):
+            problems[name] = messages
     assert problems == {}

@@ -1,4 +1,4 @@
-"""Starting and stopping peers: processes of their own, cleanup, and taken ports."""
+"""Tests of starting and stopping processes, and of the gateway's events in logs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _ended(pid: int) -> bool:
     return state == "Z"
 
 
-forks = pytest.mark.skipif(
+needs_forking = pytest.mark.skipif(
     os.environ.get("INFERGATE_FORKED") == "no", reason="gateways are not forked"
 )
 
@@ -59,17 +59,17 @@ def run_forked(folder: Path, *arguments: str, **env: str) -> Forked | None:
         return forked(argv, {**os.environ, **env}, folder, log)
 
 
-@forks
-def test_signals_end_a_forked_gateway_and_its_session(tmp_path: Path) -> None:
+@needs_forking
+def test_a_forked_gateway_leads_a_session_and_can_be_killed(tmp_path: Path) -> None:
     (tmp_path / "routes.yaml").write_text("drain: {delay: 100s}")
-    killed = run_forked(tmp_path, "--config", "routes.yaml")
-    assert killed is not None
-    assert os.getsid(killed.pid) == killed.pid
-    assert killed.poll() is None
-    killed.kill()
-    assert killed.wait(100) == -9
-    killed.terminate()  # it has exited
-    assert has_exited(killed.pid)
+    process = run_forked(tmp_path, "--config", "routes.yaml")
+    assert process is not None
+    assert os.getsid(process.pid) == process.pid
+    assert process.poll() is None
+    process.kill()
+    assert process.wait(100) == -9
+    process.terminate()  # has no effect after the exit
+    assert has_exited(process.pid)
 
 
 def test_startup_environment_variables_prevent_forking(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_forked_gateways_generate_different_ids() -> None:
     assert len(ids) == 2
 
 
-@forks
+@needs_forking
 def test_the_exit_is_noticed_despite_many_descriptors(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
     try:
-        with ExitStack() as many:
+        with ExitStack() as files:
             for _ in range(1024):
-                many.enter_context(Path(os.devnull).open())
+                files.enter_context(Path(os.devnull).open())
             result = run_forked(tmp_path, "--version")
             assert result is not None
             assert result.wait(100) == 0

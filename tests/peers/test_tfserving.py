@@ -1,5 +1,5 @@
-"""Unmodified clients of TensorFlow Serving's APIs through infergate, a server of its gRPC API
-behind infergate, and TensorFlow as the judge of TensorProtos."""
+"""Tests of unmodified clients of TensorFlow Serving's APIs through infergate, of a server of its
+gRPC API behind infergate, and of TensorProtos with TensorFlow as the reference."""
 
 from __future__ import annotations
 
@@ -113,16 +113,16 @@ OVMSCLIENT: dict[str, Any] = {
 }
 
 
-def test_ovmsclient(gateway: Infergate, ovmsclient: None) -> None:
+def test_ovmsclient_over_grpc(gateway: Infergate, ovmsclient: None) -> None:
     report = ovmsclient_report(gateway.grpc)
     assert "InvalidInputError" in report.pop("a_wrong_input")["error"]
     assert report == OVMSCLIENT
 
 
-NOT_POSSIBLE = "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff"
+ENCODING_ERROR = "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff"
 """ovmsclient cannot write nested lists of bytes as JSON."""
 WITHOUT_DATATYPES = {"ok": {name: ["int64", *rest] for name, (_, *rest) in ARRAYS.items()}}
-OVER_REST = OVMSCLIENT | {"simple": WITHOUT_DATATYPES, "simple_version": WITHOUT_DATATYPES}
+OVMSCLIENT_REST = OVMSCLIENT | {"simple": WITHOUT_DATATYPES, "simple_version": WITHOUT_DATATYPES}
 
 
 @pytest.mark.parametrize("running", ["embedded", "two_hops", "two_rest_hops", "before_triton"])
@@ -130,14 +130,14 @@ def test_ovmsclient_over_rest(
     running: str, request: pytest.FixtureRequest, ovmsclient: None
 ) -> None:
     report = ovmsclient_report(request.getfixturevalue(running).http, "http")
-    assert report.pop("strings")["error"].startswith(NOT_POSSIBLE)
+    assert report.pop("strings")["error"].startswith(ENCODING_ERROR)
     assert "Missing named input: INPUT1" in report.pop("a_wrong_input")["error"]
-    # the client returns the document of TensorFlow Serving unchanged
+    # The client returns the metadata document of TensorFlow Serving unchanged.
     signatures = report.pop("metadata")["ok"]["metadata"]["signature_def"]["signature_def"]
     (signature,) = signatures.values()
     assert signature["inputs"]["INPUT0"]["dtype"] == "DT_INT32"
     others = {"strings", "a_wrong_input", "metadata"}
-    assert report == {name: found for name, found in OVER_REST.items() if name not in others}
+    assert report == {name: OVMSCLIENT_REST[name] for name in OVMSCLIENT_REST.keys() - others}
 
 
 SIMPLE = """
@@ -159,7 +159,7 @@ def test_ovmsclient_to_mlserver(transport: str, mlserver: MLServer, ovmsclient: 
     config = BEHIND.replace("SERVER", address).replace("PROTOCOL", protocol)
     with started_infergate(f"{config}{SIMPLE}") as running:
         report = ovmsclient_report(getattr(running, transport), transport)
-    expected = OVMSCLIENT if transport == "grpc" else OVER_REST
+    expected = OVMSCLIENT if transport == "grpc" else OVMSCLIENT_REST
     for name in ("simple", "an_unknown_model", "status"):
         assert report[name] == expected[name]
     assert "INPUT1" in report["a_wrong_input"]["error"]
@@ -228,7 +228,7 @@ STUBS: dict[str, Any] = {
 }
 
 
-def test_the_stubs(gateway: Infergate, tfserving_api: None) -> None:
+def test_the_stubs_of_tensorflow_serving_api(gateway: Infergate, tfserving_api: None) -> None:
     report = tfserving_api_report(gateway.grpc)
     code, text = report.pop("a_wrong_shape")["error"]
     assert code == "INVALID_ARGUMENT"
@@ -239,7 +239,7 @@ def test_the_stubs(gateway: Infergate, tfserving_api: None) -> None:
     assert report == STUBS
 
 
-# ---- a server
+# ---- a server behind infergate
 
 
 DECLARED = """
@@ -269,20 +269,20 @@ def test_a_v2_client_uses_pythie_serving(before_pythie: Infergate) -> None:
         assert [each.name for each in v2.get_model_metadata("prices").inputs] == ["a", "b"]
         with pytest.raises(InferenceServerException, match=r'models: \{"nosuch": \{inputs:'):
             v2.is_model_ready("nosuch")
-        answer = v2.infer("prices", inputs)
-        assert answer.as_numpy("predictions").tolist() == [40, 30]
-        assert answer.get_response().model_name == "prices"
+        result = v2.infer("prices", inputs)
+        assert result.as_numpy("predictions").tolist() == [40, 30]
+        assert result.get_response().model_name == "prices"
         with pytest.raises(InferenceServerException, match="Unknown model: nosuch"):
             v2.infer("nosuch", inputs)
 
 
-# ---- TensorFlow as the judge
+# ---- TensorFlow as the reference
 
 
 @settings(deadline=None)
 @given(tensor=strategies.tensors(name=None))
 @example(tensor=Tensor("0", Datatype.FP32, (), bytes.fromhex("0000817f")))
-def test_tensorflow_reads_what_we_write(tensorflow: TensorFlow, tensor: Tensor) -> None:
+def test_tensorflow_reads_the_tensors_of_infergate(tensorflow: TensorFlow, tensor: Tensor) -> None:
     # TensorFlow reads `float_val` as Python's floats, in which signaling NaNs become quiet.
     expected = {bytes(tensor.data)}
     if tensor.datatype is Datatype.FP32:
@@ -291,30 +291,30 @@ def test_tensorflow_reads_what_we_write(tensorflow: TensorFlow, tensor: Tensor) 
         expected.add(as_floats.astype("<f4").tobytes())
     for contents in ("auto", "raw", "typed"):
         proto = b"".join(tensor_parts(tensor, contents))
-        answer = tensorflow.send({"proto": base64.b64encode(proto).decode()})
-        for reader, result in answer.items():
+        response = tensorflow.send({"proto": base64.b64encode(proto).decode()})
+        for reader, result in response.items():
             assert base64.b64decode(result["data"]) in expected, (reader, contents, result)
             assert result["shape"] == list(tensor.shape)
 
 
 @settings(deadline=None)
 @given(tensor=strategies.tensors(name=None))
-def test_we_read_what_tensorflow_writes(tensorflow: TensorFlow, tensor: Tensor) -> None:
-    answer = tensorflow.send(
+def test_infergate_reads_the_tensors_of_tensorflow(tensorflow: TensorFlow, tensor: Tensor) -> None:
+    response = tensorflow.send(
         {
             "dtype": TYPES[tensor.datatype].number,
             "shape": list(tensor.shape),
             "data": base64.b64encode(tensor.data).decode(),
         }
     )
-    for writer, proto in answer.items():
+    for writer, proto in response.items():
         reader = TensorProtoReader(DEFAULT_LIMITS, FieldBudget(1000))
         read = reader.read("x", memoryview(base64.b64decode(proto)))
         assert (read.datatype, read.shape) == (tensor.datatype, tensor.shape), writer
         assert bytes(read.data) == bytes(tensor.data), writer
 
 
-def test_every_datatype_is_judged(tensorflow: TensorFlow) -> None:
+def test_tensorflow_reads_every_datatype(tensorflow: TensorFlow) -> None:
     for datatype in Datatype:
         tensor = Tensor("x", datatype, (0,), b"")
         proto = base64.b64encode(b"".join(tensor_parts(tensor, "auto"))).decode()

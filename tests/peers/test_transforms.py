@@ -1,6 +1,6 @@
-"""Unmodified clients send JPEG files through config/transforms.yaml to an ONNX model behind a real
-Triton, which expects normalized pixels. The results are compared with those of Pillow, numpy and
-onnxruntime."""
+"""Tests of unmodified clients that send JPEG files through config/transforms.yaml to an ONNX model
+in a real Triton. The model expects normalized pixels. The results are compared with results of
+Pillow, numpy and onnxruntime."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Photos:
-    """Files, and the model's results for them without infergate and Triton: for each file, the five
-    best classes and their probabilities; and the logits of both files with stretched pixels."""
+    """Image files, and the results of the model without infergate and Triton: the five best classes
+    of each file and their probabilities, and the logits of both files with stretched pixels."""
 
     files: Sequence[Path]
     scores: Sequence[Array]

@@ -28,7 +28,7 @@ class Scenarios:
     def version(self):
         return self.client.get_version()
 
-    def columns(self):  # the client's own form of a dict fails in version 3.17
+    def columns(self):  # version 3.17 of the client fails to encode a dict
         data = {"INPUT0": LEFT.tolist(), "INPUT1": RIGHT.tolist()}
         return self.client.invoke(json.dumps({"inputs": data}))["predictions"]
 
@@ -45,7 +45,7 @@ class Scenarios:
 def outcome(scenario):
     try:
         return {"ok": scenario()}
-    except Exception as error:  # noqa: BLE001 - it is reported
+    except Exception as error:  # noqa: BLE001 - the error is reported
         return {"error": f"{type(error).__name__}: {error}"}
 
 

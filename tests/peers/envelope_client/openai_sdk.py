@@ -17,12 +17,12 @@ class Scenarios:
         self.client = openai.OpenAI(base_url=f"http://{address}/v1", api_key="k", max_retries=0)
         self.model = model
 
-    def embed(self, texts, model=None, **more):
-        answer = self.client.embeddings.create(input=texts, model=model or self.model, **more)
-        vectors = [[round(number, 5) for number in item.embedding] for item in answer.data]
-        return [vectors, [item.index for item in answer.data], answer.usage.total_tokens]
+    def embed(self, texts, model=None, **options):
+        response = self.client.embeddings.create(input=texts, model=model or self.model, **options)
+        vectors = [[round(number, 5) for number in item.embedding] for item in response.data]
+        return [vectors, [item.index for item in response.data], response.usage.total_tokens]
 
-    def default_encoding(self):  # the SDK asks for base64, and decodes it
+    def default_encoding(self):  # the SDK requests base64 and decodes it
         return self.embed(TEXTS)
 
     def floats(self):

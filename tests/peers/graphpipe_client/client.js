@@ -1,4 +1,4 @@
-// node client.js ADDRESSES: every scenario with graphpipe-js, a JSON line for each.
+// node client.js ADDRESSES: run every scenario with graphpipe-js, and print a JSON line for each.
 //
 // ADDRESSES is JSON, model → URL. A line is [name, outcome]; an outcome is {ok: value},
 // {status: HTTP status} or {error: text}. An array is [dtype, shape, numbers].
@@ -7,14 +7,14 @@
 const graphpipe = require("graphpipe");
 const ndarray = require("ndarray");
 
-const at = JSON.parse(process.argv[2]);
+const urls = JSON.parse(process.argv[2]);
 const A = ndarray(Int32Array.from({ length: 16 }, (_, i) => i), [1, 16]);
 const B = ndarray(new Int32Array(16).fill(3), [1, 16]);
 
 const plain = (response) =>
   response.data.map((each) => [each.dtype, each.shape, Array.from(each.data, String)]);
-const infer = async (model, input) => plain(await graphpipe.remote(at[model], input, "", "", "{}"));
-const inferMany = async (model, inputs) => plain(await graphpipe.remote(at[model], inputs, [], []));
+const infer = async (model, input) => plain(await graphpipe.remote(urls[model], input, "", "", "{}"));
+const inferMany = async (model, inputs) => plain(await graphpipe.remote(urls[model], inputs, [], []));
 
 const scenarios = {
   float32: () => infer("id_FP32", ndarray(new Float32Array([1.5, -2, NaN]))),
@@ -27,11 +27,11 @@ const scenarios = {
   many: () => inferMany("simple", [A, B]),
   big: async () => {
     const numbers = Float32Array.from({ length: 150528 }, (_, i) => i);
-    const [output] = (await graphpipe.remote(at.id_FP32, ndarray(numbers), "", "")).data;
+    const [output] = (await graphpipe.remote(urls.id_FP32, ndarray(numbers), "", "")).data;
     return Buffer.from(output.data.buffer).equals(Buffer.from(numbers.buffer));
   },
   metadata: async () => {
-    const metadata = (await graphpipe.metadata(at.simple)).data;
+    const metadata = (await graphpipe.metadata(urls.simple)).data;
     const ios = [...metadata.Inputs, ...metadata.Outputs];
     return { name: metadata.Name, ios: ios.map((io) => [io.Name, io.Type, io.Shape[1]]) };
   },

@@ -2,7 +2,7 @@
 
 ADDRESSES is JSON that maps models to URLs. Each printed line is JSON, ``[name, outcome]``; an
 outcome is ``{"ok": value}``, ``{"status": HTTP status}`` or ``{"error": text}``. An array is
-written as its dtype, its shape and its bytes in hex, or strings as latin-1 text.
+written as its dtype, its shape, and its bytes in hex or its strings as latin-1 text.
 """
 
 import json
@@ -22,66 +22,66 @@ KINDS = {
     "FP16": (np.float16, [0, -1.5, 65504]), "FP32": (np.float32, [0, -1.5, 3.4028235e38]),
     "FP64": (np.float64, [0, -1.5, 1.7976931348623157e308]),
 }  # fmt: skip
-ODD_FLOATS = np.array([0x7FC00001, 0xFFA00001, 0x7F800000, 0x80000000], np.uint32).view(np.float32)
+EDGE_FLOATS = np.array([0x7FC00001, 0xFFA00001, 0x7F800000, 0x80000000], np.uint32).view(np.float32)
 """Two NaNs with payloads, infinity and negative zero."""
 
 
 class Scenarios:
     def __init__(self, addresses):
-        self.at = addresses
+        self.urls = addresses
 
     def sum(self, input_names=None, output_names=None, config=None, model="simple"):
-        result = remote.execute_multi(self.at[model], [A, B], input_names, output_names, config)
+        result = remote.execute_multi(self.urls[model], [A, B], input_names, output_names, config)
         return plain(result)
 
     # tensors
 
     def float32(self):
-        return plain(remote.execute(self.at["id_FP32"], np.array([1.5, -2, 0], np.float32)))
+        return plain(remote.execute(self.urls["id_FP32"], np.array([1.5, -2, 0], np.float32)))
 
-    def odd_floats(self):
-        return plain(remote.execute(self.at["id_FP32"], ODD_FLOATS))
+    def special_floats(self):
+        return plain(remote.execute(self.urls["id_FP32"], EDGE_FLOATS))
 
     def all_types(self):
         return {
-            name: plain(remote.execute(self.at[f"id_{name}"], np.array(values, kind)))
+            name: plain(remote.execute(self.urls[f"id_{name}"], np.array(values, kind)))
             for name, (kind, values) in KINDS.items()
         }
 
     def photo(self):
-        return plain(remote.execute(self.at["id_photo"], np.arange(60, dtype=np.uint8)
+        return plain(remote.execute(self.urls["id_photo"], np.arange(60, dtype=np.uint8)
                                     .reshape(1, 4, 5, 3)))  # fmt: skip
 
-    def photo_of_other_strides(self):
-        turned = np.arange(60, dtype=np.uint8).reshape(1, 3, 5, 4).T.reshape(4, 5, 3, 1)
-        return plain(remote.execute(self.at["id_photo"], np.transpose(turned, (3, 1, 0, 2))))
+    def photo_with_other_strides(self):
+        transposed = np.arange(60, dtype=np.uint8).reshape(1, 3, 5, 4).T.reshape(4, 5, 3, 1)
+        return plain(remote.execute(self.urls["id_photo"], np.transpose(transposed, (3, 1, 0, 2))))
 
     def strings(self):
-        words = np.array([["foo", ""], ["héllo", "four"]])
-        return plain(remote.execute(self.at["id_words"], words))
+        strings = np.array([["foo", ""], ["héllo", "four"]])
+        return plain(remote.execute(self.urls["id_words"], strings))
 
-    def bytes_of_any_kind(self):
+    def arbitrary_bytes(self):
         data = np.array([[b"a\0b", b"\xff\xfe"]], np.object_)
-        return plain(remote.execute(self.at["id_words"], data))
+        return plain(remote.execute(self.urls["id_words"], data))
 
     def no_elements(self):
-        return plain(remote.execute(self.at["id_FP32"], np.zeros(0, np.float32)))
+        return plain(remote.execute(self.urls["id_FP32"], np.zeros(0, np.float32)))
 
     def no_strings(self):
-        return plain(remote.execute(self.at["id_BYTES"], np.zeros(0, np.object_)))
+        return plain(remote.execute(self.urls["id_BYTES"], np.zeros(0, np.object_)))
 
     def scalar(self):
-        return plain(remote.execute(self.at["id_FP32"], np.array(1.5, np.float32)))
+        return plain(remote.execute(self.urls["id_FP32"], np.array(1.5, np.float32)))
 
     def big(self):
         numbers = np.arange(5_000_000, dtype=np.float32)
-        return bool((remote.execute(self.at["id_FP32"], numbers) == numbers).all())
+        return bool((remote.execute(self.urls["id_FP32"], numbers) == numbers).all())
 
     def cast_bool(self):
-        return plain(remote.execute(self.at["id_BOOL"], np.array([0, 1, 5], np.uint8)))
+        return plain(remote.execute(self.urls["id_BOOL"], np.array([0, 1, 5], np.uint8)))
 
     def cast_bf16(self):
-        return plain(remote.execute(self.at["id_BF16"], np.array([1.0, 3.14159], np.float32)))
+        return plain(remote.execute(self.urls["id_BF16"], np.array([1.0, 3.14159], np.float32)))
 
     # names
 
@@ -91,13 +91,13 @@ class Scenarios:
     def unnamed(self):
         return self.sum()
 
-    def named_by_nothing(self):
+    def empty_names(self):
         return self.sum(["", ""], ["", ""])
 
-    def inputs_the_other_way_round(self):
+    def inputs_in_reverse_order(self):
         return self.sum(["INPUT1", "INPUT0"])
 
-    def outputs_the_other_way_round(self):
+    def outputs_in_reverse_order(self):
         return self.sum(None, ["OUTPUT1", "OUTPUT0"])
 
     def first_input_named(self):
@@ -115,7 +115,7 @@ class Scenarios:
     def doubled_names(self):
         return self.sum(["INPUT0", "INPUT1", "INPUT0", "INPUT1"])
 
-    def names_of_a_graph(self):
+    def tensorflow_names(self):
         return self.sum(["INPUT0:0", "INPUT1:0"], ["OUTPUT1:0"])
 
     def version(self):
@@ -123,16 +123,16 @@ class Scenarios:
 
     # config
 
-    def config_of_json(self):
+    def json_config(self):
         return self.sum(config='{"threshold": 0.5, "mode": "fast"}')
 
-    def config_of_text(self):
+    def text_config(self):
         return self.sum(config="fast, please")
 
     # metadata
 
     def metadata(self):
-        metadata = remote.metadata(self.at["simple"])
+        metadata = remote.metadata(self.urls["simple"])
         ios = [metadata.Inputs(i) for i in range(metadata.InputsLength())]
         ios += [metadata.Outputs(i) for i in range(metadata.OutputsLength())]
         return {
@@ -140,8 +140,8 @@ class Scenarios:
             "ios": [[io.Name().decode(), io.Type(), io.ShapeAsNumpy().tolist()] for io in ios],
         }
 
-    def metadata_by_its_helpers(self):
-        url = self.at["simple"]
+    def metadata_helpers(self):
+        url = self.urls["simple"]
         return [
             remote.get_input_names(url), remote.get_output_names(url),
             [str(kind) for kind in remote.get_input_types(url)],
@@ -158,13 +158,13 @@ class Scenarios:
         return self.sum(model="simple/versions/9")
 
     def error_metadata_of_unknown_model(self):
-        return remote.get_input_names(self.at["nosuch"])
+        return remote.get_input_names(self.urls["nosuch"])
 
     def error_missing_input(self):
-        return plain(remote.execute(self.at["simple"], A))
+        return plain(remote.execute(self.urls["simple"], A))
 
     def error_inputs_without_names(self):
-        return plain(remote.execute_multi(self.at["simple"], [A, B, B], None, None))
+        return plain(remote.execute_multi(self.urls["simple"], [A, B, B], None, None))
 
     def error_unknown_input(self):
         return self.sum(["INPUT0", "nope"])
@@ -173,13 +173,13 @@ class Scenarios:
         return self.sum(None, ["nope"])
 
     def error_shape(self):
-        return plain(remote.execute_multi(self.at["simple"], [A[:, :3], B[:, :3]], None, None))
+        return plain(remote.execute_multi(self.urls["simple"], [A[:, :3], B[:, :3]], None, None))
 
     def error_datatype(self):
-        return plain(remote.execute_multi(self.at["simple"], [A * 1.5, B * 1.5], None, None))
+        return plain(remote.execute_multi(self.urls["simple"], [A * 1.5, B * 1.5], None, None))
 
-    def error_of_the_model(self):
-        return plain(remote.execute(self.at["fail"], np.array([b"UNAVAILABLE"], np.object_)))
+    def error_from_the_model(self):
+        return plain(remote.execute(self.urls["fail"], np.array([b"UNAVAILABLE"], np.object_)))
 
 
 def plain(response):
@@ -201,12 +201,12 @@ def outcome(scenario):
         return {"status": error.response.status_code}
     except Exception as error:  # noqa: BLE001 - the client raises nothing narrower
         response = error.args[0] if error.args else ""
-        words = (
+        text = (
             response.decode()
             if isinstance(response, bytes)
             else f"{type(error).__name__}: {response}"
         )
-        return {"error": words}
+        return {"error": text}
 
 
 def main(addresses):

@@ -1,5 +1,5 @@
 """``python photos.py URL INPUT OUTPUTS FILE…``: send image files as one batch of the input INPUT.
-OUTPUTS are names, separated by commas. Prints a line of JSON for each of them: its name and its
+OUTPUTS are names, separated by commas. Prints a line of JSON for each output: its name and its
 elements.
 """
 

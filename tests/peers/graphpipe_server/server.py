@@ -1,11 +1,11 @@
-"""``python server.py PORT MODEL``: a server as in graphpipe-py's examples, on its library.
+"""``python server.py PORT MODEL``: a server like those in graphpipe-py's examples.
 
-It serves one connection at a time over HTTP/1.0; a response ends with the connection. There is no
-GET, and unsupported requests close the connection without a response. Models:
+It serves one connection at a time over HTTP/1.0; a response ends with the connection. GET is
+not supported, and an invalid request closes the connection without a response. Models:
 
 =========  ===================================================================================
-identity   any inputs → the same; the metadata has one FP32, ``x`` → ``y``
-mute       the same without metadata, as in the examples
+identity   any inputs → the same outputs; the metadata declares FP32 ``x`` → ``y``
+mute       identity without metadata, as in the examples
 sum        ``a``, ``b`` → the requested outputs among ``sum`` and ``difference``, with metadata
 =========  ===================================================================================
 """

@@ -1,6 +1,6 @@
 """``client.py HOST PORT``: run the scenarios and print their outcomes as JSON.
 
-The messages are in a JSON object on standard input, in hex.
+Standard input is a JSON object of messages in hex.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``server.py PORT``: respond to ModelInfer with the bytes given in hex on standard input.
+"""``server.py PORT``: serve inferences with the response that standard input contains in hex.
 
-A message that contains ``fail`` gets an error, and one that contains ``slow`` a late response.
+A ModelInfer request that contains ``fail`` gets an error; if it contains ``slow``, a late response.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _GENERIC = re.compile(r"([lL]ist\[|[dD]ict[(\[]str, )(.+)[\])]")
 
 
 def check(value: Any, kind: str, path: str) -> Iterator[str]:
-    """Yield the faults of ``value``, which should be of the type that the models call ``kind``."""
+    """Yield the faults of ``value``. ``kind`` is the expected type, as the models name it."""
     generic = _GENERIC.fullmatch(kind)
     if generic:
         expected = list if generic[1].lower() == "list[" else dict
@@ -59,8 +59,8 @@ def _check_model(value: Any, kind: str, path: str) -> Iterator[str]:
 
 
 def _missing(model: Any, value: dict[str, Any]) -> Iterator[str]:
-    """Yield the required fields that ``value`` lacks. The models of Kubernetes' client are pydantic
-    models; those of KServe's SDK refuse None for a required field."""
+    """Yield the required fields that are missing in ``value``. The models of Kubernetes' client are
+    pydantic models; the models of KServe's SDK reject None for a required field."""
     if hasattr(model, "model_fields"):
         fields = model.model_fields.items()
         keys = {model.attribute_map[name] for name, field in fields if field.is_required()}

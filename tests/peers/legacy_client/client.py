@@ -1,8 +1,8 @@
 """``python client.py PROTOCOL URL``: run every scenario with the real client.
 
 Each result is a line of JSON, ``[name, outcome]``; an outcome is ``{"ok": value}`` or ``{"error":
-text}``. The client prints other lines in between. An array is a list, bytes are latin-1 text, a
-class is ``[index, value, label]``.
+text}``. The client prints other lines in between. Arrays become lists, bytes become latin-1 text,
+and a class becomes ``[index, value, label]``.
 """
 
 import json
@@ -18,7 +18,7 @@ vars(np).update(object=object, bool=bool)
 from tensorrtserver import api  # noqa: E402
 
 for kind in (api.ServerStatus, api.ModelRepositoryIndex, api.SharedMemoryStatus):
-    # pure-Python protobuf cannot read the ctypes array that the client passes to it
+    # Pure-Python protobuf cannot read the ctypes array that the client passes.
     kind.ParseFromString = lambda self, data, read=kind.ParseFromString: read(self, bytes(data))
 
 RAW, CLASS = api.InferContext.ResultFormat.RAW, api.InferContext.ResultFormat.CLASS
@@ -48,7 +48,7 @@ class Scenarios:
         return api.InferContext(self.url, self.protocol, model, version, **options)
 
     def run(self, model, inputs, outputs, batch=1, version=None):
-        """Return the outputs and the version that ran."""
+        """Run an inference, and return its outputs and the version that ran."""
         context = self.context(model, version)
         return plain(context.run(inputs, outputs, batch)), context.get_last_request_model_version()
 
@@ -112,7 +112,7 @@ class Scenarios:
         inputs = {"INPUT0": [RANGE, RANGE + 100], "INPUT1": [ONES, ONES]}
         return self.run("simple", inputs, {"OUTPUT0": RAW, "OUTPUT1": RAW}, batch=2)
 
-    def infer_other_orders(self):
+    def infer_in_reverse_order(self):
         inputs = {"INPUT1": [ONES], "INPUT0": [RANGE]}
         return self.run("simple", inputs, {"OUTPUT1": RAW, "OUTPUT0": RAW})
 
@@ -179,7 +179,7 @@ class Scenarios:
         return bool((same == numbers).all())
 
     def infer_async(self):
-        """Check that each response of concurrent requests belongs to its own request."""
+        """Run four requests concurrently, and return the start of each request's output."""
         context, done, requests = self.context("simple"), threading.Semaphore(0), {}
 
         def on_response(n, _context, request):
@@ -243,7 +243,7 @@ class Scenarios:
         return self.run("identity_string", {"INPUT0": [strings]}, {"OUTPUT0": (CLASS, 1)})
 
     def error_then_success(self):
-        """A context stays usable after an error."""
+        """Cause an error in a context, and then use the context again."""
         context = self.context("sequence", correlation_id=9)
         inputs = {"INPUT": [np.array([3], np.int32)]}
         try:

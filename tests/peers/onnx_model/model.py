@@ -15,7 +15,7 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = json.loads(args["model_config"])["parameters"]
         sys.path.append(parameters["packages"]["string_value"])
-        import onnxruntime  # noqa: PLC0415 - from the folder above
+        import onnxruntime  # noqa: PLC0415 - found in the folder ``packages``
 
         file = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         options = onnxruntime.SessionOptions()

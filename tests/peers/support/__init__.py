@@ -1,5 +1,5 @@
-"""Prepares, starts and stops the real servers.
+"""Installs the peers (real servers, clients and tools), and starts and stops the servers.
 
-Everything that they need is installed into one folder: the project's ``.peers``, or the folder in
+Most peers are installed into one folder: the project's ``.peers``, or the folder in
 the environment variable ``INFERGATE_PEERS``.
 """

@@ -36,14 +36,14 @@ _FLAGS = (
 
 
 def chromium() -> str:
-    """Return the path of a browser. Raises RuntimeError if there is none."""
+    """Return the path or name of the browser. Raises RuntimeError if no browser is found."""
     configured = os.environ.get("CHROMIUM")
-    found = configured or next(filter(None, map(shutil.which, NAMES)), None)
-    if not found:
+    program = configured or next(filter(None, map(shutil.which, NAMES)), None)
+    if not program:
         raise RuntimeError(
             "no Chromium found: apt-get install chromium, or set CHROMIUM to its path"
         )
-    return found
+    return program
 
 
 class Page:
@@ -183,7 +183,7 @@ async def opened_page() -> AsyncIterator[Page]:
                 yield page
                 await page.close()
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # start_new_session gave it its own group
+            os.killpg(process.pid, signal.SIGKILL)  # start_new_session made a new group
             process.wait()
 
 

@@ -25,7 +25,7 @@ def promtool(tools: Installed) -> str | None:
 
 
 def _unpack(tools: Installed) -> None:
-    """Extract promtool from the package. Installing the package would start a Prometheus server."""
+    """Extract promtool from its package. Installing the package would start a Prometheus server."""
     if promtool(tools) or not shutil.which("apt-get"):
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""OpenAI's SDK, and MLflow's scoring client."""
+"""Installs and runs OpenAI's SDK and MLflow's scoring client."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 graphpipe-py pins libraries that can no longer be installed, so it is installed without its
 dependencies. With flatbuffers 1.9, which requires Python before 3.12, all of it works. With newer
-versions the client works, and the server writes an unreadable errors vector, as some servers do.
+versions, the client works, but the server writes an unreadable errors vector, as some servers do.
 
 graphpipe-js needs node, which a wheel contains, and npm's registry. If the registry cannot be
 reached, its tests are skipped.

@@ -1,4 +1,4 @@
-"""grpclib, as a client and as a server: see ``peers.grpclib_peer``."""
+"""Installs grpclib, and runs the client and the server of ``peers.grpclib_peer``."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def prepare_grpclib() -> Installed:
 def grpclib_report(peer: Installed, address: str, messages: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the results of the scenarios of ``client.py`` at ``address``."""
     host, _, port = address.rpartition(":")
-    done = subprocess.run(
+    process = subprocess.run(
         [str(peer.python), str(_SCRIPTS / "client.py"), host, port],
         input=json.dumps({name: message.hex() for name, message in messages.items()}),
         check=False, capture_output=True, text=True, timeout=_SECONDS,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    logged = json.loads(done.stdout)
-    assert isinstance(logged, dict)
-    return logged
+    assert process.returncode == 0, process.stderr
+    results = json.loads(process.stdout)
+    assert isinstance(results, dict)
+    return results
 
 
 @contextmanager
-def started_grpclib(peer: Installed, answer: bytes) -> Iterator[str]:
-    """Run the server, and yield its ``host:port``."""
+def started_grpclib(peer: Installed, response: bytes) -> Iterator[str]:
+    """Run the server, whose response is ``response``, and yield its ``host:port``."""
 
     def prepare(folder: Path) -> Launch:
         ports = free_ports(1)
-        response = folder / "answer"
-        response.write_text(answer.hex() + "\n")
-        command = f"exec {peer.python} {_SCRIPTS / 'server.py'} {ports[0]} < {response}"
+        file = folder / "response"
+        file.write_text(response.hex() + "\n")
+        command = f"exec {peer.python} {_SCRIPTS / 'server.py'} {ports[0]} < {file}"
         return Launch("grpclib", ["/bin/sh", "-c", command], dict(os.environ), ports, ready="")
 
     with started(prepare) as running:

@@ -1,5 +1,5 @@
-"""A real KServe model server with the models of ``peers.models.kserve``, and KServe's own clients:
-its SDK, and a transformer."""
+"""Installs and runs KServe: model servers, a transformer, the SDK as a client, and a receiver of
+CloudEvents. Their programs are in ``peers.models.kserve``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def prepare_kserve() -> Installed:
 
 
 def started_kserve() -> AbstractContextManager[KServe]:
-    """Run a KServe server with all models loaded."""
+    """Run a KServe server with the models of ``server.py``."""
     return _started("server.py")
 
 
@@ -46,7 +46,7 @@ def started_kserve_v1() -> AbstractContextManager[KServe]:
 
 def started_transformer(predictor: str, protocol: str) -> AbstractContextManager[KServe]:
     """Run a KServe transformer in front of ``predictor`` (``host:port``), which it calls over
-    ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
+    ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is ready."""
     options = ["--predictor_host", predictor, "--predictor_protocol", protocol]
     return _started("transformer.py", *options, "--enable_predictor_health_check")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-from peers import legacy_client as sources
+from peers import legacy_client as client_package
 
 from .installed import Installed, install, run
 from .process import scenario_results
 
-_CLIENT = Path(sources.__file__).parent / "client.py"
+_CLIENT = Path(client_package.__file__).parent / "client.py"
 _OPENSSL = "psycopg2-binary==2.9.5"
 _LIBRARIES = ("libssl", "libcrypto")
 
@@ -37,11 +37,11 @@ def _complete(peer: Installed) -> None:
     (wheel,) = folder.glob("*.whl")
     with ZipFile(wheel) as packed:
         for name in _LIBRARIES:
-            (found,) = (
+            (member,) = (
                 each for each in packed.namelist() if Path(each).name.startswith(f"{name}-")
             )
-            library = folder / Path(found).name  # the libraries refer to each other by these names
-            library.write_bytes(packed.read(found))
+            library = folder / Path(member).name  # the libraries load each other by these names
+            library.write_bytes(packed.read(member))
             (folder / f"{name}.so.1.1").symlink_to(library.name)
     wheel.unlink()
 

@@ -22,10 +22,10 @@ SONAME = f"libpython{VERSION}.so.1.0"
 PACKAGE = f"libpython{VERSION}"
 
 
-def library_path(keep: Path) -> str:
+def library_path(target: Path) -> str:
     """Return the folder to add to LD_LIBRARY_PATH, or "" if the system finds the library.
 
-    A downloaded library is stored in ``keep``. Raises RuntimeError, which names the package to
+    A downloaded library is stored in ``target``. Raises RuntimeError, which names the package to
     install, if the library cannot be obtained.
     """
     for folder in (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib"):
@@ -33,52 +33,52 @@ def library_path(keep: Path) -> str:
             return str(folder)
     if ctypes.util.find_library(f"python{VERSION}"):
         return ""
-    return str(fetched(keep))
+    return str(fetched(target))
 
 
-def fetched(keep: Path) -> Path:
-    """Return the folder below ``keep`` with the distribution's library; download it if needed."""
-    if not (found := list(keep.rglob(SONAME))):
-        _fetch(keep)
-        found = list(keep.rglob(SONAME))
-    if not found:
-        raise RuntimeError(f"the package {PACKAGE} holds no {SONAME}; {_advice()}")
-    return found[0].parent
+def fetched(target: Path) -> Path:
+    """Return the folder below ``target`` with the distribution's library; download it if needed."""
+    if not (files := list(target.rglob(SONAME))):
+        _fetch(target)
+        files = list(target.rglob(SONAME))
+    if not files:
+        raise RuntimeError(f"the package {PACKAGE} does not contain {SONAME}; {_advice()}")
+    return files[0].parent
 
 
-def _fetch(keep: Path) -> None:
+def _fetch(target: Path) -> None:
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise RuntimeError(f"{SONAME} is missing; {_advice()}")
-    shutil.rmtree(keep, ignore_errors=True)
-    keep.mkdir(parents=True)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
     try:
-        _download(keep)
-        (package,) = keep.glob("*.deb")
-        run("dpkg", "-x", str(package), str(keep))
+        _download(target)
+        (package,) = target.glob("*.deb")
+        run("dpkg", "-x", str(package), str(target))
         package.unlink()
     except (RuntimeError, ValueError) as error:
         raise RuntimeError(f"{SONAME} is missing; {_advice()}\n{error}") from error
 
 
-def _download(keep: Path) -> None:
+def _download(target: Path) -> None:
     """Run ``apt-get download`` with the system's package lists or, if that fails, with new ones."""
     try:
-        run("apt-get", "-q", "download", PACKAGE, cwd=keep)
+        run("apt-get", "-q", "download", PACKAGE, cwd=target)
     except RuntimeError:
-        state, cache = keep / "apt-state", keep / "apt-cache"
+        state, cache = target / "apt-state", target / "apt-cache"
         for folder in (state / "lists" / "partial", cache / "archives" / "partial"):
             folder.mkdir(parents=True)
-        own = ("-q", "-o", f"Dir::State={state}", "-o", f"Dir::Cache={cache}",
+        options = ("-q", "-o", f"Dir::State={state}", "-o", f"Dir::Cache={cache}",
                "-o", "Dir::State::status=/var/lib/dpkg/status",
                "-o", f"APT::Sandbox::User={_user()}")  # fmt: skip
-        run("apt-get", *own, "update")
-        run("apt-get", *own, "download", PACKAGE, cwd=keep)
+        run("apt-get", *options, "update")
+        run("apt-get", *options, "download", PACKAGE, cwd=target)
         shutil.rmtree(state)
         shutil.rmtree(cache)
 
 
 def _user() -> str:
-    """Return the user that apt runs as; its default user may lack access to our folder."""
+    """Return the current user. The default user of apt may lack access to the folder."""
     import pwd  # noqa: PLC0415 - needed only here
 
     return pwd.getpwuid(os.getuid()).pw_name

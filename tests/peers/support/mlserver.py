@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.models import mlserver as sources
+from peers.models import mlserver as models
 
 from .installed import Installed, install
 from .process import Launch, free_ports, started
 
-_SOURCES = Path(sources.__file__).parent
+_SOURCES = Path(models.__file__).parent
 _MODELS = {
     "identity": "identity.Identity",
     "simple": "sum_difference.SumDifference",

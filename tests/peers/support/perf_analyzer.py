@@ -41,11 +41,11 @@ def _complete(peer: Installed) -> None:
         return
     try:
         run("apt-get", "download", _LIBRARY, cwd=folder)
-    except RuntimeError:  # the system's lists are out of date: download new ones
-        own = [f"--option=Dir::State={peer.folder}/apt", f"--option=Dir::Cache={peer.folder}/apt"]
+    except RuntimeError:  # the system's package lists are out of date
+        apt = [f"--option=Dir::State={peer.folder}/apt", f"--option=Dir::Cache={peer.folder}/apt"]
         (peer.folder / "apt" / "lists" / "partial").mkdir(parents=True)
-        run("apt-get", *own, "update")
-        run("apt-get", *own, "download", _LIBRARY, cwd=folder)
+        run("apt-get", *apt, "update")
+        run("apt-get", *apt, "download", _LIBRARY, cwd=folder)
     (package,) = folder.glob(f"{_LIBRARY}_*.deb")
     run("dpkg", "-x", str(package), str(folder))
 
@@ -53,7 +53,7 @@ def _complete(peer: Installed) -> None:
 def measured(address: str, model: str, *options: str) -> float:
     """Return the inferences per second that perf_analyzer measures for ``model``.
 
-    Raises RuntimeError with its output when it fails.
+    Raises RuntimeError with the program's output when it fails.
     """
     peer = prepare_perf_analyzer()
     libraries = [peer.site_packages / "nvidia" / "cuda_runtime" / "lib"]
@@ -71,6 +71,6 @@ def measured(address: str, model: str, *options: str) -> float:
             timeout=_SECONDS,
         )
         if done.returncode or not report.exists():
-            raise RuntimeError(f"perf_analyzer ended with {done.returncode}:\n{done.stdout}")
+            raise RuntimeError(f"perf_analyzer exited with {done.returncode}:\n{done.stdout}")
         (row,) = csv.DictReader(report.read_text().splitlines())
     return float(row["Inferences/Second"])

@@ -1,9 +1,9 @@
 """Server processes that run for the duration of a ``with`` block.
 
 *Rule 1.* Readiness is a condition that is polled up to a deadline, never a fixed sleep. *Rule 2.*
-Ports are chosen here, so another process may take a port before the server binds it. The server
-then exits and is started again on other ports. *Rule 3.* The server runs in its own process group
-and in a temporary folder. At the end, the group is killed and the folder is removed.
+Ports are chosen before the server starts, so another process may take one of them first. The
+server then exits and is started again on other ports. *Rule 3.* The server runs in its own process
+group and in a temporary folder. At the end, the group is killed and the folder is removed.
 
 Gateways are usually forked instead; see ``forked``.
 """
@@ -78,7 +78,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def started(prepare: Callable[[Path], Launch], *, seconds: float = 100.0) -> Iterator[Running]:
-    """Run the server that ``prepare`` describes, given a new empty folder.
+    """Run the server that ``prepare`` describes. ``prepare`` gets the server's empty folder.
 
     ``prepare`` is called again with other ports if a port was taken. Raises RuntimeError with the
     end of the server's log if it is not ready within ``seconds``.
@@ -107,7 +107,7 @@ def _process(launch: Launch, folder: Path, seconds: float) -> Iterator[Running]:
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one prctl call, nothing that locks
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - it calls only prctl and takes no lock
         )
     try:
         _wait_ready(launch, process, log, seconds)
@@ -130,24 +130,24 @@ def _wait_ready(
         if code is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             continue
-        reported = log.read_text(errors="replace")
-        tail = "\n".join(reported.splitlines()[-_TAIL_LINES:])
-        if code is not None and any(sign in reported.lower() for sign in _PORT_TAKEN):
+        log_text = log.read_text(errors="replace")
+        tail = "\n".join(log_text.splitlines()[-_TAIL_LINES:])
+        if code is not None and any(message in log_text.lower() for message in _PORT_TAKEN):
             raise PortTakenError(f"{launch.name}: a port was taken:\n{tail}")
-        what = f"not ready after {seconds:g} s" if code is None else f"exited with {code}"
-        raise RuntimeError(f"{launch.name} {what}; the end of its log:\n{tail}")
+        reason = f"not ready after {seconds:g} s" if code is None else f"exited with {code}"
+        raise RuntimeError(f"{launch.name} {reason}; the end of its log:\n{tail}")
 
 
 def _is_ready(launch: Launch) -> bool:
     try:
         for port in launch.ports:
             socket.create_connection(("127.0.0.1", port), timeout=2).close()
-        return not launch.ready or _answers(launch.ports[0], launch.ready)
+        return not launch.ready or _returns_200(launch.ports[0], launch.ready)
     except (OSError, http.client.HTTPException):
         return False
 
 
-def _answers(port: int, path: str) -> bool:
+def _returns_200(port: int, path: str) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", path)
@@ -157,7 +157,7 @@ def _answers(port: int, path: str) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes] | Forked) -> None:
-    """Terminate, wait, then kill the rest of the process group."""
+    """Terminate the process, wait for its end, and kill the rest of its group."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
@@ -170,10 +170,10 @@ def _stop(process: subprocess.Popen[bytes] | Forked) -> None:
 
 
 def client_environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a peer's Python: ours with ``variables``, and without our modules
-    and proxies."""
-    own = {"PYTHONPATH": "", "NO_PROXY": "*", "PYTHONDONTWRITEBYTECODE": "1"}
-    return os.environ | own | variables
+    """Return the environment for a peer's Python: the current variables and ``variables``, but not
+    PYTHONPATH and proxies."""
+    overrides = {"PYTHONPATH": "", "NO_PROXY": "*", "PYTHONDONTWRITEBYTECODE": "1"}
+    return os.environ | overrides | variables
 
 
 def scenario_results(*argv: Path | str, **variables: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """A stand-in for kserve/rest-proxy in front of a real gRPC server.
 
-rest-proxy is written in Go and cannot run here. Its message formats are taken from its source
-(proxy/marshaler.go, request.go, bytes.go) and grpc-gateway: shapes in metadata are strings, BYTES
-are base64 with a marker, UINT8 is one base64 text, errors have ``code`` and ``message``.
+rest-proxy is a Go program, and the tests do not install Go. Its message formats are taken from its
+source (proxy/marshaler.go, request.go, bytes.go) and grpc-gateway: shapes in metadata are strings,
+BYTES are base64 with a marker, UINT8 is one base64 text, errors have ``code`` and ``message``.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ def started_rest_proxy(server: str) -> Iterator[str]:
                     self.respond(404, {"code": 5, "message": "Not Found"})
                     return
                 request = service_pb2.ModelMetadataRequest(name=name)
-                self._ask(lambda: json_format.MessageToDict(stub.ModelMetadata(request)))
+                self._respond_with(lambda: json_format.MessageToDict(stub.ModelMetadata(request)))
 
             def post(self) -> None:
-                headers = json.loads(self.body())
+                document = json.loads(self.body())
                 model = self.path.removeprefix("/v2/models/").removesuffix("/infer")
-                request = service_pb2.ModelInferRequest(model_name=model, id=headers.get("id", ""))
-                request.inputs.extend(map(_input, headers["inputs"]))
-                self._ask(lambda: _answer(stub.ModelInfer(request)))
+                request = service_pb2.ModelInferRequest(model_name=model, id=document.get("id", ""))
+                request.inputs.extend(map(_input, document["inputs"]))
+                self._respond_with(lambda: _json_response(stub.ModelInfer(request)))
 
-            def _ask(self, act: Any) -> None:
+            def _respond_with(self, call: Any) -> None:
                 try:
-                    self.respond(200, act())
+                    self.respond(200, call())
                 except grpc.RpcError as error:
-                    headers = {"code": error.code().value[0], "message": error.details()}
-                    self.respond(_STATUS.get(error.code(), 500), headers)
+                    body = {"code": error.code().value[0], "message": error.details()}
+                    self.respond(_STATUS.get(error.code(), 500), body)
 
         with StandInServer(Handler) as proxy:
             yield proxy.address
@@ -80,7 +80,7 @@ def _input(fields: dict[str, Any]) -> Any:
     return tensor
 
 
-def _answer(message: Any) -> dict[str, Any]:
+def _json_response(message: Any) -> dict[str, Any]:
     outputs = []
     for output, raw in zip(message.outputs, message.raw_output_contents, strict=True):
         fields = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
@@ -91,13 +91,13 @@ def _answer(message: Any) -> dict[str, Any]:
             fields["data"] = base64.b64encode(raw).decode()
         else:
             values = np.frombuffer(raw, NUMBERS[output.datatype])
-            fields["data"] = json.loads(f"[{', '.join(map(_spelt, values))}]")
+            fields["data"] = json.loads(f"[{', '.join(map(_to_json, values))}]")
         outputs.append(fields)
     fields = {"model_name": message.model_name, "model_version": message.model_version}
     return fields | ({"id": message.id} if message.id else {}) | {"outputs": outputs}
 
 
-def _spelt(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return str(value).lower()
 
 

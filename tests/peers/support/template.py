@@ -37,8 +37,8 @@ def _load() -> None:
     gc.collect()
 
 
-def _become(request: dict[str, Any], log: int) -> None:
-    """Give this fork its own session, folder, environment and log, like a new process."""
+def _isolate(request: dict[str, Any], log: int) -> None:
+    """Give this fork the session, folder, environment and log of a new gateway process."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.chdir(request["folder"])
@@ -49,9 +49,9 @@ def _become(request: dict[str, Any], log: int) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
-    import infergate.gateway.dispatch as own  # noqa: PLC0415
+    from infergate.gateway import dispatch  # noqa: PLC0415
 
-    own._id_prefix = os.urandom(6).hex()  # type: ignore[misc]  # request ids begin with it
+    dispatch._id_prefix = os.urandom(6).hex()  # type: ignore[misc]  # request ids begin with it
     sys.argv[:] = ["infergate", *request["arguments"]]
     sys.path[0] = request["folder"]
 
@@ -68,18 +68,18 @@ def main() -> int:
             return 0
         request = json.loads(message)
         if "ended" in request:
-            status = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
+            reply = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
         else:
             started_reader, started_writer = os.pipe()
-            status = os.fork()
-            if not status:
-                _become(request, *descriptors)
+            reply = os.fork()
+            if not reply:
+                _isolate(request, *descriptors)
                 break
             os.close(started_writer)
-            os.read(started_reader, 1)  # the child has closed all inherited descriptors
+            os.read(started_reader, 1)  # returns when the child has closed its descriptors
             os.close(started_reader)
             os.close(*descriptors)
-        control.send(str(status).encode())
+        control.send(str(reply).encode())
     control.detach()
     from infergate.cli import main as infergate  # noqa: PLC0415
 

@@ -77,17 +77,17 @@ class Scenarios:
                 setattr(request.model_spec, name, value)
         for name, message in inputs.items():
             request.inputs[name].CopyFrom(message)
-        answer = self.stub.Predict(request, timeout=SECONDS)
-        spec = answer.model_spec
+        response = self.stub.Predict(request, timeout=SECONDS)
+        spec = response.model_spec
         return [
             [spec.name, spec.version.value, spec.signature_name],
-            {name: plain(answer.outputs[name]) for name in sorted(answer.outputs)},
+            {name: plain(response.outputs[name]) for name in sorted(response.outputs)},
         ]
 
     def simple_inputs(self):
         return {
             "INPUT0": content(np.arange(16, dtype="<i4").reshape(1, 16)),
-            "INPUT1": tensor("DT_INT32", (1, 16), "int_val", [1]),  # repeated
+            "INPUT1": tensor("DT_INT32", (1, 16), "int_val", [1]),  # one value for all elements
         }
 
     def simple(self):
@@ -123,9 +123,9 @@ class Scenarios:
     def metadata(self):
         request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
         request.model_spec.name = "simple"
-        answer = self.stub.GetModelMetadata(request, timeout=SECONDS)
+        response = self.stub.GetModelMetadata(request, timeout=SECONDS)
         signatures = get_model_metadata_pb2.SignatureDefMap()
-        assert answer.metadata["signature_def"].Unpack(signatures)
+        assert response.metadata["signature_def"].Unpack(signatures)
         return {
             name: [
                 signature.method_name,

@@ -1,9 +1,10 @@
-"""``python judge.py`` prints how TensorFlow interprets tensors: one line of JSON for each line on
-standard input.
+"""``python judge.py``: read and write tensors with TensorFlow. Each line of standard input gives a
+line of JSON.
 
 ``{"proto": BASE64}`` is read by ``tf.io.parse_tensor`` (C++) and by ``tf.make_ndarray`` (Python).
-The response has the elements from each function as base64, or an error. ``{"dtype": NAME, "shape":
-[...], "data": BASE64}`` is written by ``tf.make_tensor_proto`` and by the C++ code, as base64.
+The output has the elements from each function as base64, or an error. ``{"dtype": NAME, "shape":
+[...], "data": BASE64}`` is written by ``tf.make_tensor_proto`` (Python) and by
+``tf.io.serialize_tensor`` (C++), as base64.
 """
 
 import base64
@@ -30,16 +31,16 @@ def result_of(read):
         array = read()
         if isinstance(array, bytes):  # a scalar
             array = np.array(array, dtype=object)
-    except Exception as error:  # noqa: BLE001 - it is reported
+    except Exception as error:  # noqa: BLE001 - the error is reported
         return {"error": f"{type(error).__name__}: {error}"[:200]}
     array = np.asarray(array)
     data = base64.b64encode(packed(array)).decode()
     return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}
 
 
-def judged(question):
-    if "proto" in question:
-        proto = base64.b64decode(question["proto"])
+def respond(request):
+    if "proto" in request:
+        proto = base64.b64decode(request["proto"])
         message = tensor_pb2.TensorProto.FromString(proto)
         return {
             "parse_tensor": result_of(
@@ -47,8 +48,8 @@ def judged(question):
             ),
             "make_ndarray": result_of(lambda: tf.make_ndarray(message)),
         }
-    dtype = tf.dtypes.as_dtype(question["dtype"])
-    data, shape = base64.b64decode(question["data"]), question["shape"]
+    dtype = tf.dtypes.as_dtype(request["dtype"])
+    data, shape = base64.b64decode(request["data"]), request["shape"]
     if dtype == tf.string:
         elements, position = [], 0
         while position < len(data):
@@ -69,4 +70,4 @@ def judged(question):
 
 
 for line in sys.stdin:
-    print(json.dumps(judged(json.loads(line))), flush=True)  # noqa: T201
+    print(json.dumps(respond(json.loads(line))), flush=True)  # noqa: T201

@@ -1,5 +1,5 @@
 """``python ovms.py ADDRESS grpc|http``: run every scenario with ovmsclient, OpenVINO's client for
-the APIs of TensorFlow Serving, which always requests version 0.
+the APIs of TensorFlow Serving. Unless a version is given, ovmsclient requests version 0.
 
 Each printed line is JSON, ``[name, outcome]``; an outcome is ``{"ok": value}`` or
 ``{"error": text}``.
@@ -29,8 +29,8 @@ class Scenarios:
     def __init__(self, address, transport):
         self.client = (make_http_client if transport == "http" else make_grpc_client)(address)
 
-    def predict(self, inputs, model, **more):
-        return plain(self.client.predict(inputs, model, timeout=SECONDS, **more))
+    def predict(self, inputs, model, **options):
+        return plain(self.client.predict(inputs, model, timeout=SECONDS, **options))
 
     def simple(self):
         return self.predict({"INPUT0": RANGE, "INPUT1": ONES}, "simple")
@@ -63,7 +63,7 @@ class Scenarios:
 def outcome(scenario):
     try:
         return {"ok": scenario()}
-    except Exception as error:  # noqa: BLE001 - it is reported
+    except Exception as error:  # noqa: BLE001 - the error is reported
         return {"error": f"{type(error).__name__}: {error}"}
 
 

@@ -1,6 +1,6 @@
 """``python ovms_photo.py ADDRESS grpc|http MODEL FILE``: send an image file to MODEL as ovmsclient
-does in its examples. Each printed line is JSON: the name and the elements of an output, the
-metadata, or ``["error", text]``."""
+does in its examples. Each printed line is JSON: the name and the elements of an output,
+``["metadata", metadata]`` or ``["error", text]``."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ try:
     outputs = client.predict({"image": Path(file).read_bytes()}, model, timeout=20)
     report = {name: array.tolist() for name, array in outputs.items()}
     report["metadata"] = client.get_model_metadata(model, timeout=20)
-except Exception as error:  # noqa: BLE001 - it is reported
+except Exception as error:  # noqa: BLE001 - the error is reported
     report = {"error": f"{type(error).__name__}: {error}"}
 for item in report.items():
     print(json.dumps(item))  # noqa: T201

@@ -1,4 +1,4 @@
-"""Endpoint settings made from the configuration of a backend."""
+"""Tests of the endpoints and their settings made from a backend's configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def backend(**keys: Any) -> BackendConfig:
     return BackendConfig.model_validate({**defaults, **keys})
 
 
-def test_the_defaults_are_those_of_envoy() -> None:
+def test_default_settings() -> None:
     config = backend()
     rule = ClusterRule(OutlierRule(5, 30.0, 300.0, 0.1), 10.0, 0.0)
     assert endpoint_settings.balance_settings(config) == BalanceSettings(
@@ -31,7 +31,7 @@ def test_the_defaults_are_those_of_envoy() -> None:
     assert endpoint_settings.hash_key(config) is None
 
 
-def test_configured_values_are_used() -> None:
+def test_configured_balance_settings() -> None:
     config = backend(
         balance={"policy": "round-robin", "panic_threshold": 50, "slow_start": "3s"},
         outliers={
@@ -57,7 +57,9 @@ def test_configured_values_are_used() -> None:
         ({"endpoints": ("http://localhost:1", "http+unix:/run/a.sock")}, [False, False]),
     ],
 )
-def test_host_names_are_resolved_by_default(keys: dict[str, Any], expected: list[bool]) -> None:
+def test_remote_host_names_are_resolved_unless_disabled(
+    keys: dict[str, Any], expected: list[bool]
+) -> None:
     endpoints = endpoint_settings.configured_endpoints(backend(**keys))
     assert [endpoint.uses_dns for endpoint in endpoints] == expected
 
@@ -79,12 +81,14 @@ def test_weights_are_not_part_of_the_label() -> None:
         ("never", 0, False),
     ],
 )
-def test_health_checks_are_configurable(health: str, connections: int, checks: bool | None) -> None:
+def test_health_checks_depend_on_the_mode_and_the_connections(
+    health: str, connections: int, checks: bool | None
+) -> None:
     config = backend(health={"checks": health}, connections=connections)
     assert endpoint_settings.monitoring_settings(config).health_checks is checks
 
 
-def test_the_hash_key_is_a_headers_value() -> None:
+def test_the_hash_key_is_the_value_of_the_configured_header() -> None:
     config = backend(balance={"policy": "consistent-hash", "hash_header": "X-User"})
     key = endpoint_settings.hash_key(config)
     assert key is not None

@@ -1,4 +1,4 @@
-"""The watch of a backend's Kubernetes service, built from its configuration."""
+"""Tests of the watch of a Kubernetes service, made from a backend's configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def service(url: str = "grpc://triton:8001", **keys: Any) -> WatchedService:
     return watch_of(url, **keys).service
 
 
-def make(port: int) -> EndpointSliceWatch:
+def watch_on_port(port: int) -> EndpointSliceWatch:
     return watch_of(f"grpc://triton.models:{port}")
 
 
@@ -79,22 +79,22 @@ def test_the_service_is_named_by_the_url_or_the_section(
 
 
 def test_a_reloaded_configuration_continues_the_watch_of_the_same_service(account: Path) -> None:
-    first, other = make(8001), make(9001)
-    assert (first.known_addresses(), other.known_addresses()) == (None, None)
-    first.has_listed = True
-    assert make(9001).known_addresses() is None, "the other configuration has another port"
-    assert make(8001).known_addresses() == []
+    active, other = watch_on_port(8001), watch_on_port(9001)
+    assert (active.known_addresses(), other.known_addresses()) == (None, None)
+    active.has_listed = True
+    assert watch_on_port(9001).known_addresses() is None, "the other configuration has another port"
+    assert watch_on_port(8001).known_addresses() == []
 
 
 def test_a_rejected_configuration_does_not_interrupt_the_watch(account: Path) -> None:
-    first = make(8001)
-    first.known_addresses()
-    first.has_listed = True
-    rejected = make(8001)
-    following = make(8001)
+    active = watch_on_port(8001)
+    active.known_addresses()
+    active.has_listed = True
+    rejected = watch_on_port(8001)
+    following = watch_on_port(8001)
     assert following.known_addresses() == [], "the next configuration continues the active watch"
     del rejected
-    assert make(8001).known_addresses() == []
+    assert watch_on_port(8001).known_addresses() == []
 
 
 def test_in_a_cluster_the_service_account_is_used(
@@ -138,7 +138,7 @@ async def test_the_api_server_must_have_a_certificate_of_the_configured_authorit
                 assert await addresses == [("10.0.0.1", 8001)]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    assert bool(api.requests) is is_trusted, "the token is not sent to another server"
+    assert bool(api.requests) is is_trusted, "only a trusted API server gets requests"
 
 
 async def test_a_replaced_authority_of_the_cluster_is_read_for_the_next_connection(
@@ -151,7 +151,7 @@ async def test_a_replaced_authority_of_the_cluster_is_read_for_the_next_connecti
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT_HTTPS", str(api.port))
         states: asyncio.Queue[bool] = asyncio.Queue()
-        task = asyncio.create_task(make(8001).run(lambda _: None, states.put_nowait))
+        task = asyncio.create_task(watch_on_port(8001).run(lambda _: None, states.put_nowait))
         async with asyncio.timeout(20):
             assert not await states.get(), "the service account has the previous authority"
             authority.file.replace(account / "ca.crt")

@@ -1,4 +1,4 @@
-"""``client.py HTTP GRPC``: call a server with KServe's SDK; print a JSON line for each scenario."""
+"""``client.py HTTP GRPC``: call a server with KServe's SDK, and print a JSON line per scenario."""
 
 import asyncio
 import json

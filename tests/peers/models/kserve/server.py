@@ -8,14 +8,14 @@ from kserve.model_server import parser as server_arguments
 
 
 class Echo(Model):
-    """Returns each input INPUT<n> as OUTPUT<n>, its data unchanged."""
+    """Returns each input INPUT<n> unchanged as OUTPUT<n>."""
 
     def predict(self, payload: InferRequest, headers=None, response_headers=None):
         return _response(self, payload, [_renamed(each) for each in payload.inputs])
 
 
 class SumDifference(Model):
-    """OUTPUT0 is the sum, OUTPUT1 the difference of INPUT0 and INPUT1."""
+    """Returns INPUT0 + INPUT1 as OUTPUT0, and INPUT0 - INPUT1 as OUTPUT1."""
 
     def predict(self, payload: InferRequest, headers=None, response_headers=None):
         a, b = (tensor.as_numpy() for tensor in sorted(payload.inputs, key=lambda t: t.name))
@@ -41,7 +41,7 @@ class Fail(Model):
 
 
 def _response(model: Model, payload: InferRequest, outputs: list[InferOutput]) -> InferResponse:
-    """Like KServe's own runtimes, respond in binary if the client requested it."""
+    """Return a response that is binary if the client requested it, as KServe's runtimes do."""
     return InferResponse(
         payload.id or str(uuid4()),
         model.name,

@@ -1,4 +1,4 @@
-"""A KServe transformer in front of the predictor's model simple: it doubles OUTPUT0."""
+"""A KServe transformer in front of the model ``simple`` of a predictor. It doubles OUTPUT0."""
 
 import argparse
 

@@ -9,7 +9,7 @@ from kserve.utils.utils import get_predict_input, get_predict_response
 
 
 class Double(Model):
-    """Doubles numbers, read and written as KServe's runtimes do, and explains them."""
+    """Returns doubled numbers as predictions, and the numbers themselves as explanations."""
 
     def predict(self, payload, headers=None, response_headers=None):
         rows = np.asarray(get_predict_input(payload))

@@ -1,4 +1,4 @@
-"""Streams as many responses as INPUT0 says. A negative INPUT0 fails after the first response."""
+"""Streams INPUT0 responses. If INPUT0 is below -1, fails after the first response."""
 
 from mlserver import MLModel
 from mlserver.errors import InferenceError

@@ -1,4 +1,4 @@
-"""Returns each input INPUT<n> as OUTPUT<n>, its data unchanged."""
+"""Returns each input INPUT<n> unchanged as OUTPUT<n>."""
 
 from mlserver import MLModel
 from mlserver.types import InferenceRequest, InferenceResponse, ResponseOutput

@@ -1,4 +1,4 @@
-"""OUTPUT0 is the sum, OUTPUT1 the difference of INPUT0 and INPUT1."""
+"""Returns INPUT0 + INPUT1 as OUTPUT0, and INPUT0 - INPUT1 as OUTPUT1."""
 
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
@@ -12,8 +12,8 @@ class SumDifference(MLModel):
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        named = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
-        a, b = named["INPUT0"], named["INPUT1"]
+        arrays = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
+        a, b = arrays["INPUT0"], arrays["INPUT1"]
         results = {"OUTPUT0": a + b, "OUTPUT1": a - b}
         requested = [output.name for output in payload.outputs or []] or list(results)
         outputs = [NumpyCodec.encode_output(name, results[name]) for name in requested]

@@ -1,4 +1,4 @@
-"""EMBEDDING is the number of bytes, of vowels, of words and 1; TOKENS is the number of words."""
+"""EMBEDDING has the numbers of bytes, vowels and words, and 1. TOKENS is the number of words."""
 
 import numpy as np
 import triton_python_backend_utils as pb

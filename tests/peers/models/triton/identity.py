@@ -16,13 +16,13 @@ class TritonPythonModel:
 
 
 def _echo(tensor):
-    return pb.Tensor(_answering(tensor), tensor.as_numpy())
+    return pb.Tensor(_output_name(tensor), tensor.as_numpy())
 
 
 def _echo_unread(tensor):
     """Echo a tensor without reading it, because numpy does not support bfloat16."""
-    return pb.Tensor.from_dlpack(_answering(tensor), tensor.to_dlpack())
+    return pb.Tensor.from_dlpack(_output_name(tensor), tensor.to_dlpack())
 
 
-def _answering(tensor):
+def _output_name(tensor):
     return tensor.name().replace("INPUT", "OUTPUT")

@@ -2,12 +2,12 @@
 
 =================  =========================================================================
 id_<DATATYPE>      INPUT0 [-1] → OUTPUT0, one for each datatype of the protocol (BYTES is
-                   id_BYTES; ``id_STRING`` is the same under Triton's own name)
+                   id_BYTES; id_STRING is the same model under Triton's name)
 id_image           FP32 [-1,3,224,224] → OUTPUT0
 id_photo           UINT8 [-1,-1,-1,3] → OUTPUT0
 simple             INT32 [-1,16] twice → sum and difference, batches of up to 8
-simple_int8        the same in INT8
-simple_string      the same with BYTES that contain decimal numbers
+simple_int8        ``simple`` with INT8
+simple_string      ``simple`` with BYTES that contain decimal numbers
 simple_identity    BYTES [-1,-1] → OUTPUT0, batches of up to 8
 repeat_int32       decoupled: one response per element
 accumulate         INPUT INT32 [1] → OUTPUT, the sum of its sequence so far
@@ -15,7 +15,7 @@ classify           FP32 [10] → OUTPUT0 [10] with a label for each position
 slow               INPUT0 → OUTPUT0 after SECONDS; CANCELLED counts cancelled requests
 versions           versions 1 and 3, which return their number
 embed              BYTES [-1,1] → EMBEDDING FP32 [-1,4] and TOKENS INT32 [-1,1]
-perturbed          INPUT0 → SCORES FP32 [-1] and LABEL, with the error CHANGE in new servers
+perturbed          INPUT0 → SCORES FP32 [-1] and LABEL, with the error CHANGE in some servers
 fail               fails as INPUT0 specifies (NOT_FOUND, UNAVAILABLE … or anything else)
 =================  =========================================================================
 """

@@ -1,4 +1,4 @@
-"""Decoupled: one response per element of IN, each after its DELAY in milliseconds."""
+"""Sends one response per element of IN, each after the element's DELAY in milliseconds."""
 
 import time
 

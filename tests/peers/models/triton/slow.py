@@ -1,4 +1,4 @@
-"""Returns INPUT0 after SECONDS, or as soon as the request is cancelled.
+"""Returns INPUT0 after SECONDS, or an error as soon as the request is cancelled.
 
 CANCELLED is the number of requests cancelled so far.
 """

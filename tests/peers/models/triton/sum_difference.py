@@ -1,4 +1,4 @@
-"""OUTPUT0 is the sum, OUTPUT1 the difference of INPUT0 and INPUT1. BYTES are decimal numbers."""
+"""Returns INPUT0 + INPUT1 as OUTPUT0, and INPUT0 - INPUT1 as OUTPUT1. BYTES are decimal numbers."""
 
 import numpy as np
 import triton_python_backend_utils as pb
@@ -17,8 +17,8 @@ def _outputs(request):
     else:
         results = [a + b, a - b]
     requested = request.requested_output_names()
-    named = zip(("OUTPUT0", "OUTPUT1"), results, strict=True)
-    return [pb.Tensor(name, result) for name, result in named if name in requested]
+    outputs = zip(("OUTPUT0", "OUTPUT1"), results, strict=True)
+    return [pb.Tensor(name, result) for name, result in outputs if name in requested]
 
 
 def _to_numbers(texts):
