@@ -421,8 +421,8 @@ def _issuers(access: AccessConfig) -> Iterator[Finding]:
             yield (
                 ("jwt", name),
                 (
-                    "the name must have at most 64 letters, digits and . _ - and must begin with a "
-                    "letter or digit"
+                    "the name must have at most 64 letters, digits, '.', '_' or '-', and begin "
+                    "with a letter or digit"
                 ),
             )
     for name, earlier, _ in duplicates((name, jwt.issuer) for name, jwt in access.jwt.items()):
@@ -474,6 +474,6 @@ def _identity_problem(who: str, access: AccessConfig) -> str | None:
 
 
 def _can_begin_with(glob: str, prefix: str) -> bool:
-    """Return whether a text that begins with ``prefix`` could match ``glob``."""
+    """Return whether ``prefix`` begins with the text before the first wildcard of ``glob``."""
     fixed = re.split(r"[*?\[]", glob, maxsplit=1)[0]
     return is_glob(glob) and prefix.startswith(fixed)

@@ -1,4 +1,5 @@
-"""Checks that involve several entries of routes.yaml, such as references to unknown backends."""
+"""Checks that the schema cannot make: conflicts between entries of routes.yaml, such as references
+to unknown backends, and errors in plug-ins."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ _GROUP: Final = re.compile(r"\\(?:[0-9]|g<)")
 
 
 def check(outline: Outline) -> Iterator[Finding]:
-    """Yield every conflict between the entries of ``outline``."""
+    """Yield an error for every conflict between the entries of ``outline``, and for every invalid
+    plug-in."""
     yield from _listeners(outline.listeners)
     if not outline.has_frontend:
         problem = "http and grpc are off and graphpipe has no listener: no client could connect"
@@ -104,14 +106,14 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
     # Equal endpoints would share their metrics.
     for index, same, _ in duplicates(enumerate(map(str, backend.endpoints))):
         shown = backend.endpoints[index].display_name
-        problem = f"'{shown}' is the same as endpoints[{same}]; to set its share use 'weight'"
+        problem = f"'{shown}' is the same as endpoints[{same}]; to set its share, use 'weight'"
         yield ("backends", name, "endpoints", index), problem
 
 
 def _loops(
     name: str, backend: BackendConfig, listeners: Mapping[KeyPath, Address]
 ) -> Iterator[Finding]:
-    """Find endpoints that are listeners of this gateway, because requests would loop."""
+    """Yield an error for each endpoint that is a listener of this gateway: requests would loop."""
     for index, url in enumerate(backend.endpoints):
         if url.scheme in protocols.UNIX_SCHEMES:
             target = Address("", 0, unix=url.path)
@@ -236,7 +238,10 @@ def _payload_logs(outline: Outline) -> Iterator[Finding]:
         if outline.routes[earlier].payload_log != route.payload_log:
             yield (
                 path,
-                f"must equal that of routes[{earlier}], which has the same model and version",
+                (
+                    f"must equal routes[{earlier}].payload_log, because both routes have the same "
+                    "model and version"
+                ),
             )
 
 

@@ -140,7 +140,7 @@ def limits(config: schema.Config, headers: int = 0) -> Limits:
 
 
 def addresses(config: schema.Config) -> dict[str, Address]:
-    """Return the address of each enabled listener, keyed by its path in the configuration."""
+    """Return the address of each enabled listener, keyed by its path below ``listeners``."""
     return {
         name: replace(listener.address, mode=listener.mode)
         if isinstance(listener, SocketListenerConfig)
@@ -150,8 +150,8 @@ def addresses(config: schema.Config) -> dict[str, Address]:
 
 
 def server_tls(config: schema.Config) -> dict[str, ServerTls]:
-    """Return the TLS settings of listeners with TLS, keyed by the listener's path in the
-    configuration."""
+    """Return the TLS settings of listeners with TLS, keyed by the listener's path below
+    ``listeners``."""
     return {
         name: ServerTls(**dict(listener.tls))
         for name, listener in _listeners(config).items()
@@ -172,16 +172,16 @@ def _listeners(
 
 
 def listener_protocols(config: schema.Config) -> dict[str, tuple[str, ...]]:
-    """Return the protocols of each listener that serves several protocols and models, keyed by the
-    listener's path in the configuration. If several protocols of a listener claim the same URL
+    """Return the protocols of each listener that may serve several protocols and models, keyed by
+    the listener's path below ``listeners``. If several protocols of a listener claim the same URL
     path, the first of them serves it."""
     listeners = config.listeners
-    found: dict[str, tuple[str, ...]] = {}
+    by_listener: dict[str, tuple[str, ...]] = {}
     if listeners.http is not None:
-        found["http"] = protocols.of_transport(TransportKind.HTTP, listeners.http.v1)
+        by_listener["http"] = protocols.of_transport(TransportKind.HTTP, listeners.http.v1)
     if listeners.grpc is not None:
-        found["grpc"] = protocols.of_transport(TransportKind.GRPC)
-    return found | {
+        by_listener["grpc"] = protocols.of_transport(TransportKind.GRPC)
+    return by_listener | {
         f"{ADDITIONAL}{name}": item.protocols for name, item in listeners.additional.items()
     }
 
@@ -205,7 +205,7 @@ class ModelListener:
 
 
 def model_listeners(config: schema.Config) -> dict[str, ModelListener]:
-    """Return the listeners that serve one model, keyed by their paths in the configuration."""
+    """Return the listeners that serve one model, keyed by their paths below ``listeners``."""
     listeners: dict[str, ModelListener] = {}
     for i, listener in enumerate(config.listeners.graphpipe):
         framed = listener.framing == "size-prefixed"
@@ -234,7 +234,7 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
 
 def envelope_options(config: schema.Config, listener: str) -> dict[str, Mapping[str, Any]]:
     """Return the codec options of each envelope that a listener serves, keyed by the envelope's
-    name. ``listener`` is the listener's path in the configuration."""
+    name. ``listener`` is the listener's path below ``listeners``."""
     section = _listeners(config)[listener]
     if not isinstance(section, HttpListener | AdditionalListener):
         return {}

@@ -60,7 +60,7 @@ def _read_labels(value: Any, info: ValidationInfo) -> tuple[str, ...]:
 
 
 def _read_path(value: Any, info: ValidationInfo) -> Path:
-    """Parse the path of a file. It is relative to the folder in the validation context."""
+    """Parse the path of a file, relative to the folder in the validation context."""
     folder: Path = (info.context or {}).get(FOLDER, Path())
     text = parse_text(value)
     if not text or "\0" in text:

@@ -16,7 +16,7 @@ from infergate.config.values import Url, describe_value
 from infergate.core.hosts import is_ip_address
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-"""A DNS label (RFC 1123)."""
+"""Matches a DNS label (RFC 1123)."""
 
 
 def _parse_label(value: Any) -> str:

@@ -33,8 +33,8 @@ def load(
 ) -> Config:
     """Return the configuration in the file ``path``.
 
-    ``files`` records every file that is read. Without ``needs_listener``, no listener has to be
-    enabled. Raises ConfigError with all errors."""
+    ``files`` records the configuration file and the label files. Without ``needs_listener``, no
+    listener has to be enabled. Raises ConfigError with all errors."""
     files = files or TrackedFiles()
     try:
         text = files.read(path).decode("utf-8-sig")
@@ -57,8 +57,8 @@ def parse(
     """Return the configuration in ``text``, with its warnings.
 
     ``file`` is the configuration's name in error messages, and its folder is the base of relative
-    paths. ``files`` records the files that the configuration refers to. Raises ConfigError with all
-    errors."""
+    paths. ``files`` records the label files that the configuration names. Raises ConfigError with
+    all errors."""
     document = source.parse(text, file, environ)
     folder = Path(file).parent
     return _config(document, folder, files or TrackedFiles(), needs_listener=needs_listener)
@@ -111,10 +111,10 @@ def _config(
         document.data, {FOLDER: folder, FILES: files}, needs_listener=needs_listener
     )
 
-    def located(found: Iterable[Finding]) -> list[Mistake]:
+    def located(items: Iterable[Finding]) -> list[Mistake]:
         mistakes = [
             Mistake(file, document.line(path), format_path(path), message)
-            for path, message in found
+            for path, message in items
             if not document.has_error(path)
         ]
         return sorted(mistakes, key=lambda mistake: mistake.line)

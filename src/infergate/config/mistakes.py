@@ -22,8 +22,8 @@ _PLAIN_KEY = re.compile(r"[\w*?-]+")
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """An error in the configuration. ``line`` counts from 1, and is 0 if it is unknown. ``path`` is
-    empty if the error belongs to no value."""
+    """An error in the configuration, or a warning about it. ``line`` counts from 1, and is 0 if
+    unknown. ``path`` is empty if the message is not about a single value."""
 
     file: str
     line: int

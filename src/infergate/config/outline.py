@@ -52,7 +52,7 @@ class Outline:
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, DeclaredModelConfig | None]
     has_frontend: bool
-    """Whether any listener, readable or not, may accept requests."""
+    """Whether a listener for inference requests, readable or not, is enabled."""
     has_all_routes: bool
     """Whether there are routes, and all of them are readable. An unreadable route may match models
     that no other route matches."""
@@ -137,15 +137,15 @@ def outline(data: Any) -> Outline:
 
 
 def _models(listeners: Mapping[KeyPath, Any]) -> dict[KeyPath, str]:
-    found: dict[KeyPath, str] = {}
+    names: dict[KeyPath, str] = {}
     for path, listener in listeners.items():
         base: KeyPath = ("listeners", *path)
         if isinstance(listener, GraphPipeListener):
-            found[*base, "model"] = listener.model
+            names[*base, "model"] = listener.model
         elif isinstance(listener, HttpListener | AdditionalListener):
             models = listener.envelopes.models()
-            found |= {(*base, "envelopes", *key): model for key, model in models}
-    return found
+            names |= {(*base, "envelopes", *key): model for key, model in models}
+    return names
 
 
 def _entries(value: Any) -> dict[int, Any]:
@@ -169,8 +169,8 @@ def _validated(section: type[AnySection], data: Any) -> AnySection | None:
 
 
 def _readable(section: type[AnySection], data: Any) -> AnySection | None:
-    """Return ``data`` as a ``section`` without its invalid keys. Return None if an essential key is
-    invalid, or if the section is invalid without these keys."""
+    """Return ``data`` as a ``section``, without invalid keys. Return None if ``data`` is not a
+    mapping, if an essential key is invalid, or if the other keys are not a valid section."""
     if isinstance(data, section):
         return data
     try:

@@ -42,9 +42,9 @@ def transport_kinds() -> dict[str, TransportKind | None]:
 def of_transport(kind: TransportKind, preferred: str = "") -> tuple[str, ...]:
     """Return the protocols that use the transport ``kind``. The protocol that responds to requests
     for unknown paths comes first, then the ``preferred`` protocol."""
-    found = [plugin for plugin in plugins().values() if plugin.transport_kind is kind]
-    found.sort(key=lambda plugin: (not plugin.is_fallback, plugin.name != preferred))
-    return tuple(plugin.name for plugin in found)
+    matching = [plugin for plugin in plugins().values() if plugin.transport_kind is kind]
+    matching.sort(key=lambda plugin: (not plugin.is_fallback, plugin.name != preferred))
+    return tuple(plugin.name for plugin in matching)
 
 
 def shared_memory_protocols() -> list[str]:

@@ -1,7 +1,7 @@
 """Formats a configuration, or the difference between two configurations, without secrets.
 
-The output hides the hashes of keys, users and passwords in URLs, the paths in the URLs of endpoints
-and of the payload log, the values of credential headers in routes, and plug-in options whose names
+The output hides users and passwords in URLs, the paths in the URLs of endpoints and of the payload
+log, the hashes of keys, the values of credential headers in routes, and plug-in options whose names
 suggest credentials. Other values from environment variables are not hidden."""
 
 from __future__ import annotations

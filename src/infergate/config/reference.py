@@ -89,11 +89,11 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema (2020-12) of routes.yaml."""
     schema = Config.model_json_schema(by_alias=True)
     for section in all_sections():
-        in_yaml = section.model_construct().model_dump(mode="json", by_alias=True)
-        shape = schema if section is Config else schema["$defs"][section.__name__]
-        for key, value in shape["properties"].items():
+        defaults = section.model_construct().model_dump(mode="json", by_alias=True)
+        section_schema = schema if section is Config else schema["$defs"][section.__name__]
+        for key, value in section_schema["properties"].items():
             if "default" in value:  # written as in routes.yaml: 30s, not 30.0
-                value["default"] = in_yaml[key]
+                value["default"] = defaults[key]
     return {"$schema": _DIALECT, "$id": SCHEMA_ID, **schema}
 
 
@@ -113,8 +113,8 @@ def _sections(path: str, section: dict[str, Any], definitions: dict[str, Any]) -
     yield text
     for key, value in section["properties"].items():
         for suffix, name in _nested_sections(value):
-            here = f"{path}.{key}{suffix}" if path else key + suffix
-            yield from _sections(here, definitions[name], definitions)
+            nested_path = f"{path}.{key}{suffix}" if path else key + suffix
+            yield from _sections(nested_path, definitions[name], definitions)
 
 
 def _nested_sections(value: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The base class of all mappings in routes.yaml."""
+"""The base class of all sections of routes.yaml."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ of lines by path. Sequences become tuples.
 *Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, but not in keys, before the
 type of an unquoted scalar is determined. A quoted scalar remains text. As in a shell, the default
 also replaces an empty variable. ``$${`` stands for a literal ``${``.
-*Rule 3.* Parsing continues after every error except a syntax error. The paths of erroneous values
-are recorded, so that later checks do not report these values again."""
+*Rule 3.* Parsing continues after every error that ``parse`` does not raise. The paths of erroneous
+values are recorded, so that later checks do not report these values again."""
 
 from __future__ import annotations
 
@@ -196,7 +196,9 @@ class _Converter:
         pairs: list[tuple[yaml.Node, yaml.Node]] = []
         for mapping in mappings:
             if not isinstance(mapping, yaml.MappingNode):
-                self._report(mapping.start_mark.line + 1, path, "'<<' takes a mapping")
+                self._report(
+                    mapping.start_mark.line + 1, path, "'<<' takes a mapping or a list of mappings"
+                )
                 continue
             for key, value in mapping.value:
                 if key.tag == _MERGE:

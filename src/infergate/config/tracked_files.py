@@ -23,7 +23,7 @@ class TrackedFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All files, with the configuration file first."""
+        """All files, in the order in which they were first read."""
         return tuple(self._hashes)
 
     @property

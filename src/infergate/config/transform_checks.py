@@ -14,8 +14,8 @@ from infergate.transforms.images import PILLOW_MISSING, DecodeImage, has_pillow
 
 
 def transform_findings(outline: Outline) -> Iterator[Finding]:
-    """Yield an error for each step with invalid settings. If a route has no such step, yield an
-    error for its first step that does not fit the declared model."""
+    """Yield an error for each step with invalid settings. If a route has neither such a step nor a
+    plug-in step, yield an error for its first step that does not fit the declared model."""
     for index, route in outline.routes.items():
         transforms = route.transforms
         if transforms is None:

@@ -79,7 +79,7 @@ Shape = Annotated[tuple[Dimension, ...], Field(max_length=_MAX_RANK)]
 
 
 class _TensorSection(Section):
-    """A section of a step that changes one tensor."""
+    """The section of a step for one tensor."""
 
     tensor: Name = Field(description="The tensor's name before this step.")
 

@@ -45,8 +45,8 @@ def _without_effect(config: Config) -> Iterator[Finding]:
 
 
 def _unlimited_priorities(config: Config) -> Iterator[Finding]:
-    """Yield a warning if a route sets a priority in a queue and authenticated clients may request
-    any priority."""
+    """Yield a warning for the first route that sets a priority for a backend with a queue, if
+    authenticated clients may request any priority."""
     if config.access is None or config.access.shares:
         return
     for index, route in enumerate(config.routes):

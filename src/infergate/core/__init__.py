@@ -6,4 +6,4 @@ translates a protocol's messages (``wire``) into an operation of ``messages`` an
 ``RequestRecord`` that is logged.
 
 Read in this order: ``datatypes``, ``tensor``, ``messages``, ``errors``, ``wire``,
-``request_context``, ``limits``, ``memory``. The other modules are small and independent."""
+``request_context``, ``limits``, ``memory``. The other modules can be read in any order."""

@@ -57,14 +57,14 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
             f"'{tensor.datatype.value}'"
         )
     batch = tensor.shape[:batch_rank]
-    values = math.prod(tensor.shape[batch_rank:])
-    k = min(count, values)
+    row_length = math.prod(tensor.shape[batch_rank:])
+    k = min(count, row_length)
     rows = math.prod(batch)
     if rows * k > MAX_CLASSES:
         raise bad_request(
             f"output '{tensor.name}': {rows * k} classes are requested; the limit is {MAX_CLASSES}"
         )
-    scores = tensor.numpy().reshape(rows, values)
+    scores = tensor.numpy().reshape(rows, row_length)
     order = np.argsort(descending_keys(tensor.datatype, scores), axis=-1, kind="stable")[:, :k]
     top_values = np.take_along_axis(scores, order, axis=-1)
     if tensor.datatype in INTEGERS:

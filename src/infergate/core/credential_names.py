@@ -1,4 +1,4 @@
-"""Names of headers and query parameters that may hold credentials."""
+"""Names of headers, query parameters and options that may hold credentials."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ _CREDENTIAL: Final = re.compile(
 
 
 def may_hold_credentials(name: str) -> bool:
-    """Return whether a header or query parameter called ``name`` may hold credentials."""
+    """Return whether a header, query parameter or option called ``name`` may hold credentials."""
     return _CREDENTIAL.search(name) is not None

@@ -174,7 +174,8 @@ def as_backend_error(error: GatewayError) -> GatewayError:
 
 
 def retry_after_headers(error: GatewayError) -> dict[str, str]:
-    """Return the header for ``error.retry_after``, rounded up to whole seconds, if it is finite."""
+    """Return the header for ``error.retry_after``, rounded up to whole seconds, if it is set and
+    finite."""
     seconds = error.retry_after
     if seconds is None or not math.isfinite(seconds):
         return {}
@@ -182,7 +183,7 @@ def retry_after_headers(error: GatewayError) -> dict[str, str]:
 
 
 def error_headers(error: GatewayError) -> dict[str, str]:
-    """Return the HTTP headers of ``error``: Retry-After, or WWW-Authenticate."""
+    """Return the HTTP headers of ``error``: Retry-After, WWW-Authenticate, or none."""
     if isinstance(error, UnauthenticatedError):
         return {CHALLENGE_HEADER: error.challenge}
     return retry_after_headers(error)

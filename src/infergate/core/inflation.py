@@ -66,9 +66,10 @@ def zlib_window_bits(encoding: str, data: Buffer) -> int | None:
 def max_inflated_bytes(data: Buffer, window: int | None) -> int:
     """Return an upper bound on the inflated size of ``data``.
 
-    A gzip member ends with its inflated length, which zlib verifies. The four bytes before each
-    apparent member header are summed. The result is too high if the header pattern occurs by
-    chance. For other formats and for long bodies, the bound is ``MAX_RATIO`` times the size."""
+    A gzip member ends with its inflated length, which zlib verifies. The last four bytes, and the
+    four bytes before each apparent member header, are summed. The result is too high if the header
+    pattern occurs by chance. For other formats, and for bodies that are too short or too long to
+    search, the bound is ``MAX_RATIO`` times the size."""
     max_bytes = len(data) * MAX_RATIO
     if window != GZIP or not _TRAILER_BYTES < len(data) <= _MAX_SEARCHED_BYTES:
         return max_bytes

@@ -1,4 +1,4 @@
-"""The rules for names of models, versions, regions and tensors.
+"""The rules for names of models, versions, repositories, regions and tensors.
 
 Access rules, routes, intermediate proxies and servers must all interpret a name alike
 (docs/decisions/0040-name-validation.md). These rules accept empty names, because each operation
@@ -27,7 +27,8 @@ _FORBIDDEN: Final = re.compile(
 )
 _MAX_CACHED_NAMES: Final = 4096
 _MAX_CACHED_LENGTH: Final = 256
-"""Maximum length of a cached name, and of a name that ``isprintable`` checks in a single call."""
+"""Maximum length of a cached name, and of a tensor name for which ``isprintable`` alone is a
+sufficient check."""
 _CHECKED_FIELDS: Final = (
     ("model", "model name"),
     ("version", "model version"),

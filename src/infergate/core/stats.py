@@ -10,8 +10,8 @@ class EndpointStats(NamedTuple):
     """Statistics of a configured endpoint with the URL ``endpoint``.
 
     For a URL with a host name, the statistics are summed over all addresses of the host. Counts of
-    requests, ejections, checks and lookups are totals since the process started; counts of
-    addresses and active requests are current."""
+    requests, ejections, checks, lookups and failures are totals since the process started; counts
+    of addresses, active requests and watches are current."""
 
     backend: str
     endpoint: str

@@ -3,7 +3,6 @@
 ``data`` is little-endian and row-major; a BYTES element is a 4-byte little-endian length followed
 by that many bytes. V2 raw contents, the V2 REST binary extension and the legacy TensorRT Inference
 Server body have the same layout, so data passes between them as a memoryview, and is never copied.
-Lists of Python numbers exist only in the JSON and typed-contents code.
 
 *Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements of
 ``shape``. The rest of the gateway relies on this. A tensor with ``shared_memory`` holds no data:
@@ -57,8 +56,8 @@ class OpaqueParameters(dict[str, Any]):
         return type(self), (dict(self), self.protocols, self.text, self.rejection)
 
     def is_passed_to(self, protocol: str) -> bool:
-        """Return whether the parameters have a special meaning to servers of ``protocol``. If they
-        have none, raises ``rejection`` unless it is None."""
+        """Return whether the parameters have a special meaning to servers of ``protocol``.
+        Raises ``rejection``, unless it is None, for any other protocol."""
         if protocol in self.protocols:
             return True
         if self.rejection is not None:
@@ -232,7 +231,7 @@ def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, .
 
 def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> None:
     """Raise BAD_REQUEST unless ``data`` holds exactly the elements of ``shape`` (Rule 1), and
-    TOO_LARGE for more than ``MAX_BYTES_ELEMENTS``."""
+    TOO_LARGE for more than ``MAX_BYTES_ELEMENTS`` BYTES elements."""
     expected = math.prod(shape)
     if datatype is Datatype.BYTES:
         if expected > MAX_BYTES_ELEMENTS:

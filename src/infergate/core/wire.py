@@ -1,7 +1,7 @@
 """The messages that pass between a transport and a codec.
 
-Names of headers and metadata are lower-case. The values of a repeated name are joined with ``",
-"``. A body or message is a sequence of buffers, so that a tensor's memory is sent without a
+Names of headers and metadata are lower-case. The values of a repeated name are joined with a comma
+and a space. A body or message is a sequence of buffers, so that a tensor's memory is sent without a
 copy."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HttpRequest:
     """Results that the codec's ``summarize`` keeps for its later steps. Only that codec uses them,
     and they are not pickled."""
 
-    def __init__(  # noqa: PLR0913 - mypyc does not compile a dataclass's own
+    def __init__(  # noqa: PLR0913 - mypyc does not compile a dataclass's __init__
         self,
         method: str,
         path: str,
@@ -112,8 +112,8 @@ class DeferredMessage(Protocol):
         ...
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
-        """Return the complete inflated message, and charge ``memory`` before allocating. It may be
-        called only once. Raises OVERLOADED, and errors of the compressed data."""
+        """Return the complete inflated message, and charge ``memory`` before allocating. Call this
+        method only once. Raises OVERLOADED, and errors of the compressed data."""
         ...
 
 

@@ -320,11 +320,11 @@ class AccessLog:
 
     def _write(self) -> bool:
         """Write the waiting lines. Return whether there were waiting lines."""
-        found = False
+        has_written = False
         while count := min(len(self._waiting), _LINES_PER_WRITE):
             lines = [self._line(self._waiting.popleft()) for _ in range(count)]
             with self._lock:
                 self._stream.write(b"".join(lines))
                 self._stream.flush()
-            found = True
-        return found
+            has_written = True
+        return has_written

@@ -1,4 +1,5 @@
-"""Metrics of backends and routes: retries, hedges, queues, fallbacks and mirroring.
+"""Metrics of backends, routes and helper processes: retries, hedges, queues, fallbacks, mirroring
+and caching.
 
 *Rule.* Label values are configured names, constants, or a limited number of output names.
 """
@@ -88,7 +89,7 @@ _HELPER_METRICS: Final[tuple[MetricSpec[BackendCounters], ...]] = (
 class BackendMetrics(Collector):
     """The counters of the backends and routes of a process. Not thread-safe. ``concurrency``
     returns the usage of backends with ``limits.max_requests``. ``names`` returns the routes and
-    backends whose counters are kept, or None for all. A scrape drops the counters of the others."""
+    backends whose counters are kept, or None for all. A scrape drops all other counters."""
 
     def __init__(self) -> None:
         self.concurrency: Callable[[], Iterable[ConcurrencyStats]] = tuple

@@ -38,6 +38,6 @@ class CacheMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         stats = self.stats()
-        counted = [] if stats is None else [((), (stats, self._redis_failures))]
+        rows = [] if stats is None else [((), (stats, self._redis_failures))]
         for spec in _METRICS:
-            yield spec.family((), counted)
+            yield spec.family((), rows)

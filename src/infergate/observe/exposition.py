@@ -100,12 +100,12 @@ def _encode_family(family: Metric, encode: Encode) -> str:
 def _row_formatter(family: MetricFamily) -> Callable[[Row], str]:
     name = family.name + ("_total" if family.type == "counter" else "")
     order = _sorted_indices(family.labels)
-    form = f"{name}{_label_template([family.labels[i] for i in order])} %s\n"
+    template = f"{name}{_label_template([family.labels[i] for i in order])} %s\n"
 
     def text(row: Row) -> str:
         labels, value = row
         assert not isinstance(value, HistogramValue)
-        return form % (*[_escape(labels[i]) for i in order], _number(value))
+        return template % (*[_escape(labels[i]) for i in order], _number(value))
 
     return text
 
@@ -116,17 +116,19 @@ def _histogram_formatter(family: MetricFamily, *, exemplars: bool) -> Callable[[
     order = _sorted_indices(names)
     before = [index for index in order if names[index] < _LE]
     after = order[len(before) :]
-    head_form = "".join((f"{name}_bucket{{", *(f'{names[i]}="%s",' for i in before), f'{_LE}="'))
-    tail_form = "".join(('"', *(f',{names[i]}="%s"' for i in after), "} "))
-    all_form = _label_template([names[index] for index in order])
+    head_template = "".join(
+        (f"{name}_bucket{{", *(f'{names[i]}="%s",' for i in before), f'{_LE}="')
+    )
+    tail_template = "".join(('"', *(f',{names[i]}="%s"' for i in after), "} "))
+    all_template = _label_template([names[index] for index in order])
 
     def text(row: Row) -> str:
         labels, value = row
         assert isinstance(value, HistogramValue)
         first = [_escape(labels[index]) for index in before]
         last = [_escape(labels[index]) for index in after]
-        head, tail = head_form % (*first,), tail_form % (*last,)
-        all_labels = all_form % (*first, *last)
+        head, tail = head_template % (*first,), tail_template % (*last,)
+        all_labels = all_template % (*first, *last)
         counts = list(map(_number, accumulate(value.counts)))
         count = counts[-1]
         if exemplars:

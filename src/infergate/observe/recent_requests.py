@@ -74,13 +74,13 @@ def newest(
     newest first. ``samples`` are pairs of a sample and a worker number."""
     ordered = sorted(samples, key=lambda pair: pair[0].time, reverse=True)
     counts = {True: 0, False: 0}
-    found = []
+    selected = []
     for pair in ordered:
         is_client_error = pair[0].kind in CLIENT_OUTCOMES
         counts[is_client_error] += 1
         if counts[is_client_error] <= limit:
-            found.append(pair)
-    return found
+            selected.append(pair)
+    return selected
 
 
 class RecentRequests:
@@ -98,8 +98,8 @@ class RecentRequests:
 
     def record_failure(self, sample: RequestSample) -> None:
         """Keep a request that failed."""
-        kept = self._client_errors if sample.kind in CLIENT_OUTCOMES else self._failures
-        kept.append(sample)
+        samples = self._client_errors if sample.kind in CLIENT_OUTCOMES else self._failures
+        samples.append(sample)
 
     def failures(self) -> tuple[RequestSample, ...]:
         """Return the recent failures and client errors."""
@@ -119,9 +119,9 @@ class RecentRequests:
 
     def slowest(self) -> tuple[RequestSample, ...]:
         """Return the slowest requests, the slowest first."""
-        found = [*self._slowest.values(), *self._previous.values()]
-        found.sort(key=lambda sample: sample.seconds, reverse=True)
-        return tuple(found[:MAX_SLOW])
+        samples = [*self._slowest.values(), *self._previous.values()]
+        samples.sort(key=lambda sample: sample.seconds, reverse=True)
+        return tuple(samples[:MAX_SLOW])
 
     def start_window_if_due(self, metrics: Metrics, now: float) -> None:
         """If the current window has ended at ``now``, start a new window and forget the requests of

@@ -118,10 +118,10 @@ def _sums(series: Iterable[tuple[tuple[str, ...], _Series]]) -> list[RequestFlow
     """Return the sums of ``series`` by route and backend. The other labels are empty."""
     sums: dict[tuple[str, str], tuple[dict[str, int], list[int]]] = {}
     for (route, _, backend, *_), counters in series:
-        found = sums.get((route, backend))
-        if found is None:
-            found = sums[route, backend] = {}, [0] * BUCKETS
-        outcomes, counts = found
+        totals = sums.get((route, backend))
+        if totals is None:
+            totals = sums[route, backend] = {}, [0] * BUCKETS
+        outcomes, counts = totals
         for outcome, count in counters.outcomes.items():
             outcomes[outcome] = outcomes.get(outcome, 0) + count
         counts[:] = map(operator.add, counts, counters.seconds.counts)

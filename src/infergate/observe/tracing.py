@@ -4,8 +4,8 @@
 *Rule 1.* OpenTelemetry's environment variables set the sampler, exporter, resource and batching.
 The default sampler follows the sampling decision in a request's ``traceparent``.
 
-*Rule 2.* A request's span has the fields of the access log line as attributes. No span has tensors,
-headers or secrets.
+*Rule 2.* A request's span has most fields of the access log line as attributes. No span has
+tensors, headers or secrets.
 
 *Rule 3.* Requests never wait for a collector. A thread exports spans. If the collector is slow,
 spans are dropped."""
@@ -126,8 +126,8 @@ class OpenTelemetry:
         match = _SAMPLED.fullmatch(traceparent)
         if match is None:
             return None
-        trace, parent_id = (int(digits, 16) for digits in match.groups())
-        context = SpanContext(trace, parent_id, is_remote=False, trace_flags=_SAMPLED_FLAGS)
+        trace_id, parent_id = (int(digits, 16) for digits in match.groups())
+        context = SpanContext(trace_id, parent_id, is_remote=False, trace_flags=_SAMPLED_FLAGS)
         parent = set_span_in_context(NonRecordingSpan(context), _EMPTY_CONTEXT)
         attributes = {"infergate.backend": backend, "server.address": endpoint}
         return _ExchangeSpan(
@@ -140,7 +140,7 @@ class OpenTelemetry:
             _add_message_event(context.trace.span, "SENT", count + 1)
 
     def end_request(self, context: RequestContext) -> None:
-        """End the request's span, with the fields of the access log as attributes."""
+        """End the request's span, with most fields of the access log line as attributes."""
         trace = context.trace
         if not isinstance(trace, _RequestSpan):
             return
@@ -278,12 +278,12 @@ def _exporter(name: str) -> SpanExporter:
     if name == "otlp":
         transport = next(filter(None, map(os.environ.get, _PROTOCOLS)), "http/protobuf")
         name = "otlp_proto_grpc" if transport == "grpc" else "otlp_proto_http"
-    found = next(iter(entry_points(group=_GROUP, name=name)), None)
-    if found is None:
+    entry_point = next(iter(entry_points(group=_GROUP, name=name)), None)
+    if entry_point is None:
         installed = ", ".join(sorted(entry_points(group=_GROUP).names))
         raise OSError(
             f"tracing: unknown exporter '{name}' in {_EXPORTER} or {_PROTOCOLS[-1]}; "
             f"installed exporters: {installed}"
         )
-    exporter: SpanExporter = found.load()()
+    exporter: SpanExporter = entry_point.load()()
     return exporter

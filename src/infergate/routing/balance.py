@@ -114,7 +114,7 @@ class RoundRobin(Generic[M]):
 class ConsistentHash(Generic[M]):
     """Picks the same candidate for requests with the same key while the candidates do not change.
     ``fallback`` picks a candidate for requests without a key. Slow-start shares are ignored,
-    because they would move each key twice."""
+    because changing shares would move keys."""
 
     def __init__(self, fallback: BalancingPolicy[M]) -> None:
         self._fallback: Final = fallback

@@ -68,8 +68,8 @@ M = TypeVar("M", bound=ClusterMember)
 
 @dataclass(frozen=True, slots=True)
 class ClusterRule:
-    """``slow_start_seconds`` is the slow-start window; 0 disables slow start. ``panic_threshold``
-    is a share of the endpoints, from 0 to 1."""
+    """The settings of a cluster. ``slow_start_seconds`` is the slow-start window; 0 disables slow
+    start. ``panic_threshold`` is a share of the endpoints, from 0 to 1."""
 
     outliers: OutlierRule = field(default=DEFAULT_RULE)
     slow_start_seconds: float = 0.0

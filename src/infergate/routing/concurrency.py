@@ -55,7 +55,7 @@ class ConcurrencyLimit(Generic[T]):
 
     def release(self, now: float) -> T | None:
         """Release a slot. Return the item of the waiting request that gets the slot, or None if no
-        request waits or the deadlines of all have passed."""
+        waiting request has a deadline after ``now``."""
         queue = self._queue
         if queue.waiting:
             self._intervals.add(now)
@@ -77,8 +77,8 @@ class SlotIntervals:
     """Estimates waits from the mean interval between slots that pass to waiting requests."""
 
     latest: float | None = None
-    """The time when a slot last passed to a waiting request, or None after a release with an empty
-    queue."""
+    """The time when a slot last passed to a waiting request. It is None if no slot has passed yet,
+    or if the last released slot stayed free."""
     _count: int = 0
     _mean: float = 0.0
 
@@ -102,5 +102,5 @@ class SlotIntervals:
         interval is already longer than the mean, it is included as if it ended now."""
         if not self._count:
             return None
-        present = self._mean if self.latest is None else now - self.latest
-        return self._mean + _SMOOTHING * max(0.0, present - self._mean)
+        current = self._mean if self.latest is None else now - self.latest
+        return self._mean + _SMOOTHING * max(0.0, current - self._mean)

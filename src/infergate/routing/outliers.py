@@ -5,8 +5,8 @@ detection).
    ejection: by default 30 s, 60 s, and so on, up to 300 s. Each period of ``base_seconds`` without
    an ejection shortens the next ejection by ``base_seconds``.
 2. The ejection of an unreachable endpoint, or an ejection that a failed check caused, ends early
-   after ``rise`` successful checks. Other ejections end early only when an endpoint that
-   was down is up again, because checks may also have succeeded while requests failed.
+   after ``rise`` successful checks. Other ejections end early only when the endpoint was
+   down and is up again, because checks may also have succeeded while requests failed.
 3. A client's request may cause an endpoint to close connections. If the number of consecutive
    failures is reached only because of such failures, an ejection also requires a failed check
    (docs/decisions/0041-failure-attribution.md)."""

@@ -164,7 +164,7 @@ def is_regex(pattern: str) -> bool:
 
 
 def is_glob(pattern: str) -> bool:
-    """Return whether ``pattern`` is a glob: it contains ``*``, ``?`` or ``[…]``."""
+    """Return whether ``pattern`` is a glob: it contains ``*``, ``?`` or ``[``."""
     return any(c in pattern for c in "*?[")
 
 
