@@ -24,7 +24,7 @@ _Text = Annotated[str, Field(max_length=_MAX_TEXT)]
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """Numbers of inferences by result and of damaged parts, and durations in seconds."""
+    """The numbers of inferences by result and of damaged parts, and durations in seconds."""
 
     sent: int = 0
     compared: int = 0
