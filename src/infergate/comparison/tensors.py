@@ -37,9 +37,10 @@ Index = Annotated[tuple[Count, ...], Field(max_length=DEFAULT_LIMITS.rank)]
 
 @record
 class ElementDifference:
-    """An element with both values as text. ``error`` is the absolute error, and
-    ``required_atol`` is the smallest ``atol`` with which the element passes. Both may be infinite.
-    ``response`` is the position of the response in a stream."""
+    """An element with both values as text, or descriptions of two outputs that cannot be compared.
+    ``error`` is the absolute error, and ``required_atol`` is the smallest ``atol`` with which the
+    element passes; both may be infinite. ``response`` is the position of the response in a
+    stream."""
 
     index: Index
     expected: Text
@@ -78,7 +79,7 @@ class OutputComparison:
     """The first failing element."""
     worst: ElementDifference | None = None
     """The element that requires the largest ``atol`` or, without a tolerance, the element with the
-    largest error."""
+    largest error. For BYTES, it is the first failing element."""
 
 
 def compare_tensors(check: OutputCheck, expected: Tensor, actual: Tensor) -> OutputComparison:
@@ -270,7 +271,7 @@ def _float_errors(
     if not math.isfinite(errors.max()):
         errors[np.isnan(errors)] = math.inf
         errors[(expected == actual) | (np.isnan(expected) & np.isnan(actual))] = 0.0
-        # An infinite error fails even if its expected value is infinite.
+        # An infinite error fails even if the expected value is infinite.
         accepted[~np.isfinite(errors) | ~np.isfinite(accepted)] = 0.0
     failing = np.flatnonzero(errors > tolerance.atol + accepted)
     required = errors - accepted
@@ -294,5 +295,5 @@ class _LargestValues:
         self._values = values
 
     def threshold(self) -> float:
-        """Return the smallest of the ``count`` largest values, or 0 if there are fewer values."""
+        """Return the smallest of the ``count`` largest values, or 0 if fewer are positive."""
         return float(self._values.min()) if self._values.size == self._count else 0.0
