@@ -200,10 +200,10 @@ def _accepted_failures(count: int, quantile: float | None) -> int:
 
 
 def _compare_bytes(elements: _Elements, expected: Tensor, actual: Tensor) -> None:
-    mine, theirs = (np.frombuffer(tensor.data, "u1") for tensor in (expected, actual))
-    if mine.size == theirs.size and all(
-        np.array_equal(mine[start:stop], theirs[start:stop])
-        for start, stop in chunk_bounds(mine.size)
+    expected_data, actual_data = (np.frombuffer(tensor.data, "u1") for tensor in (expected, actual))
+    if expected_data.size == actual_data.size and all(
+        np.array_equal(expected_data[start:stop], actual_data[start:stop])
+        for start, stop in chunk_bounds(expected_data.size)
     ):
         return
     pairs = zip(unpack_bytes(expected.data), unpack_bytes(actual.data), strict=True)
@@ -219,13 +219,13 @@ def _compare_bytes(elements: _Elements, expected: Tensor, actual: Tensor) -> Non
 def _compare_numbers(
     elements: _Elements, tolerance: Tolerance | None, expected: Tensor, actual: Tensor
 ) -> None:
-    mine, theirs = ElementReader(expected), ElementReader(actual)
+    expected_reader, actual_reader = ElementReader(expected), ElementReader(actual)
     largest = _LargestValues(elements.accepted + 1)
     for start, stop in chunk_bounds(elements.stats.elements):
-        if mine.is_identical(theirs, start, stop):
+        if expected_reader.is_identical(actual_reader, start, stop):
             elements.stats.bins[ZERO_BIN] += stop - start
             continue
-        first, second = mine.read(start, stop), theirs.read(start, stop)
+        first, second = expected_reader.read(start, stop), actual_reader.read(start, stop)
         with np.errstate(all="ignore"):
             if tolerance is None:
                 errors, required = _exact_errors(first, second)
