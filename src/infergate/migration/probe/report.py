@@ -36,7 +36,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def tables(findings: ProbeFindings) -> Iterator[Table]:
-    """Yield a table of the addresses, and a table of the models of each server."""
+    """Yield a table of the addresses, and a table of models for each server that has models."""
     rows: list[tuple[str, ...]] = []
     for target in findings.targets:
         for item in target.detected:

@@ -36,7 +36,7 @@ class ReplayCounts:
     unanswered: int = 0
     """Inferences without a recorded response, for example from an input file of perf_analyzer."""
     redacted: int = 0
-    """Inferences that were not compared, because inputs were redacted in the recording."""
+    """Inferences that were not compared, because inputs may have been redacted in the recording."""
     not_sent: int = 0
     damaged: int = 0
     """Damaged parts of the files."""
