@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def infergate_gateway_factory(request: pytest.FixtureRequest) -> Iterator[GatewayFactory]:
-    """Start gateways that run until the end of the test."""
+    """A function that starts gateways, which run until the end of the test."""
     from infergate.testing.background_gateway import BackgroundGateway  # noqa: PLC0415
 
     with ExitStack() as stack:

@@ -1,9 +1,10 @@
 """The command line: parses arguments, runs a command and returns its exit code.
 
 ``main`` is the entry point. ``commands`` declares the commands with the classes of ``command``;
-``arguments`` parses the command line and writes the help texts. Each command has a module with a
-function ``run``. Read ``serving`` with ``summary`` (serve, --check) first, then ``output`` with
-``admin_client`` (routes, backends, health). ``reference`` generates the tables of docs/cli.md."""
+``arguments`` parses the command line and writes the help texts. The function ``run`` of a module
+runs one or more commands. Read ``serving`` with ``summary`` (serve, --check) first, then ``output``
+with ``admin_client`` (routes, backends, health). ``reference`` generates the tables of
+docs/cli.md."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ _INTERRUPTED: Final = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in ``argv`` and return its exit code. The code is 130 after Ctrl-C, and 1 if
-    a query of the admin listener fails or the reader of standard output has closed the pipe.
+    """Run the command in ``argv`` and return its exit code. Unless the command handles these cases
+    itself, the code is 130 after Ctrl-C, and 1 if a query of the admin listener fails or the reader
+    of standard output has closed the pipe.
 
     Raises SystemExit with code 2 for invalid arguments, and with code 0 after --help and
     --version."""

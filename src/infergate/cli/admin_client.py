@@ -39,9 +39,9 @@ def get_json(
     not_found: str = "the gateway's console is off, or the gateway is older than this command",
 ) -> Json:
     """Return the JSON at ``path`` of the admin listener ``admin``. Methods other than GET send the
-    key in INFERGATE_ADMIN_KEY. Raises AdminQueryError, with the reason ``not_found`` if the path
-    does not exist. Proxies in the environment are ignored, because admin listeners are local. For
-    https, the certificate authorities of the system or of SSL_CERT_FILE are trusted."""
+    key in INFERGATE_ADMIN_KEY, if any. Raises AdminQueryError, with the reason ``not_found`` if the
+    path does not exist. Proxies in the environment are ignored, because admin listeners are usually
+    local. For https, the certificate authorities of the system or of SSL_CERT_FILE are trusted."""
     # These modules are imported here, because most commands need no HTTP client.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415

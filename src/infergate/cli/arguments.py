@@ -153,5 +153,5 @@ def _unknown_argument_message(unknown: Sequence[str], command: Command) -> str:
 
 
 def _suggestion(text: str, expected: Sequence[str] | Mapping[str, Any]) -> str:
-    found = get_close_matches(text, expected, 1)
-    return f"did you mean '{found[0]}'?" if found else ""
+    matches = get_close_matches(text, expected, 1)
+    return f"did you mean '{matches[0]}'?" if matches else ""

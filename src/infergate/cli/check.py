@@ -43,11 +43,11 @@ def run(arguments: Arguments) -> int:
 
 
 def _print_json(path: Path, errors: Iterable[Mistake], warnings: Iterable[Mistake]) -> None:
-    found = [asdict(each) for each in errors]
+    mistakes = [asdict(each) for each in errors]
     document: dict[str, Any] = {
         "file": str(path),
-        "valid": not found,
-        "errors": found,
+        "valid": not mistakes,
+        "errors": mistakes,
         "warnings": [asdict(each) for each in warnings],
     }
     print(json.dumps(document, indent=2, ensure_ascii=False))

@@ -42,7 +42,7 @@ class Option:
 
     @property
     def values(self) -> Sequence[str]:
-        """The possible values as shown in the documentation. A switch has no values."""
+        """The values or placeholders as shown in the documentation. A switch has none."""
         if "choices" in self.argparse_options:
             return tuple(self.argparse_options["choices"])
         return str(self.argparse_options["metavar"]).split("|") if self.has_value else ()

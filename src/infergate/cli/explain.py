@@ -75,13 +75,13 @@ def _request(arguments: Arguments, max_bytes: int) -> tuple[ClientRequest, Model
     if file and number.isascii() and number.isdecimal() and Path(file).is_file():
         return recorded_request(Path(file), int(number))
     if arguments.curl is None:
-        return _parts(arguments, max_bytes), None
+        return _request_from_operands(arguments, max_bytes), None
     if operands:
         raise RequestError("expected either --curl or a REQUEST, not both")
     return parse_command(arguments.curl, max_bytes, Path()), None
 
 
-def _parts(arguments: Arguments, max_bytes: int) -> ClientRequest:
+def _request_from_operands(arguments: Arguments, max_bytes: int) -> ClientRequest:
     body = b"" if arguments.body is None else read_file(arguments.body, max_bytes)
     headers = parse_headers(arguments.header)
     match arguments.operands:

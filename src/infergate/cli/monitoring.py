@@ -1,4 +1,5 @@
-"""The commands that query the admin listener of a running gateway."""
+"""Declares ``top``, ``routes``, ``backends``, ``health`` and ``trace``, which query the admin
+listener of a running gateway."""
 
 from __future__ import annotations
 

@@ -157,10 +157,10 @@ def _backends(state: Json, plan: Json) -> CommandResult:
     ]  # fmt: skip
     headings = ("BACKEND", "PROTOCOL", "RETRIES", "QUEUED", *_NUMBERS)
     tables = [Table("backends, failures first", headings, cells, frozenset(range(2, 9)))]
-    found = [(each["name"], entry) for each in data for entry in each["endpoints"]]
-    if found:
-        found.sort(key=lambda pair: (_health_rank(pair[1]), -_failed_requests(pair[1])))
-        endpoint_rows = [(name, *_endpoint(entry)) for name, entry in found]
+    ranked = [(each["name"], entry) for each in data for entry in each["endpoints"]]
+    if ranked:
+        ranked.sort(key=lambda pair: (_health_rank(pair[1]), -_failed_requests(pair[1])))
+        endpoint_rows = [(name, *_endpoint(entry)) for name, entry in ranked]
         columns = ("BACKEND", "ENDPOINT", "HEALTH", "ACTIVE", "OK", "FAILED", "EJECTIONS")
         numbers = frozenset(range(3, 7))
         tables.append(Table("endpoints, failures first", columns, endpoint_rows, numbers))
@@ -224,8 +224,8 @@ def _health(state: Json, plan: Json) -> CommandResult:
     }
     endpoints = [
         (backend["name"], endpoint)
-        for backend, found in backend_endpoints(state, plan)
-        for endpoint in found
+        for backend, entries in backend_endpoints(state, plan)
+        for endpoint in entries
     ]
     endpoints.sort(key=lambda pair: _health_rank(pair[1]))
     endpoint_rows = [(name, *_endpoint(entry))[:3] for name, entry in endpoints]

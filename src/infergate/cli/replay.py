@@ -220,7 +220,7 @@ def _lines(result: ReplayResult) -> Iterator[str]:
     if counts.unanswered:
         yield f"{counts.unanswered:,} not compared: the file has no responses to these inferences"
     if counts.redacted:
-        yield f"{counts.redacted:,} not compared: inputs were redacted in the recording"
+        yield f"{counts.redacted:,} not compared: inputs may have been redacted in the recording"
     if counts.not_sent:
         yield f"{counts.not_sent:,} not sent:"
         yield from (f"  {reason}" for reason in result.reasons)

@@ -22,7 +22,8 @@ class ServedGateway(Gateway):
 
     @property
     def is_creating_plugins(self) -> bool:
-        """Whether a reload waits for plug-ins. Such a reload may be cancelled."""
+        """Whether a reload is waiting for plug-ins to be created. Such a reload may be
+        cancelled."""
         return self._require_running().is_creating_plugins
 
     def _adapt_config(self, config: Config) -> Config:

@@ -47,17 +47,17 @@ class TrafficQuery:
         if self._state is None:
             self._read_state()
             time.sleep(self._interval)
-        before, earlier = self._state, self._time
+        previous, previous_time = self._state, self._time
         plan = get_json(self._admin, "/console/plan")
         state = self._read_state()
-        assert before is not None
-        now, then = _flows(state), _flows(before)
-        if _has_restarted(before["config"], state["config"]):
-            then = {}
-        elif _responds_again(before["workers"], state["workers"]):
-            then = now
-        seconds = self._time - earlier
-        flows = list(changes(now, then))
+        assert previous is not None
+        all_flows, previous_flows = _flows(state), _flows(previous)
+        if _has_restarted(previous["config"], state["config"]):
+            previous_flows = {}
+        elif _responds_again(previous["workers"], state["workers"]):
+            previous_flows = all_flows
+        seconds = self._time - previous_time
+        flows = list(changes(all_flows, previous_flows))
         by_route, by_backend = grouped(flows, "route"), grouped(flows, "backend")
         routes = [
             {"label": route["label"], "backend": route["backend"]}
@@ -124,12 +124,14 @@ def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> 
         if old is None:
             yield flow
             continue
-        now, then = flow["outcomes"], old["outcomes"]
-        if any(now.get(name, 0) < count for name, count in then.items()):
+        outcomes, old_outcomes = flow["outcomes"], old["outcomes"]
+        if any(outcomes.get(name, 0) < count for name, count in old_outcomes.items()):
             continue
         buckets = dict(map(tuple, old["seconds"]["buckets"]))
         yield flow | {
-            "outcomes": {name: count - then.get(name, 0) for name, count in now.items()},
+            "outcomes": {
+                name: count - old_outcomes.get(name, 0) for name, count in outcomes.items()
+            },
             "client_errors": flow["client_errors"] - old["client_errors"],
             "seconds": {
                 "sum": flow["seconds"]["sum"] - old["seconds"]["sum"],

@@ -34,14 +34,14 @@ def run(arguments: Arguments) -> int:
     """Print the requests with the given ID, and return 0. Raises AdminQueryError if the gateway
     remembers no such request or cannot be queried."""
     (request_id,), admin = arguments.operands, arguments.admin
-    found = _find(request_id, admin)
-    if not found:
+    requests = _find(request_id, admin)
+    if not requests:
         raise AdminQueryError(
             f"{admin} remembers no request with the ID '{_printable(request_id)}': it keeps the "
             "last failed requests and the slowest requests; the access log has all requests"
         )
-    tables = [table for request in found for table in _tables(request)]
-    return CommandResult(tables, found).show(as_json=arguments.json)
+    tables = [table for request in requests for table in _tables(request)]
+    return CommandResult(tables, requests).show(as_json=arguments.json)
 
 
 def _find(request_id: str, admin: str) -> list[Json]:
@@ -51,13 +51,13 @@ def _find(request_id: str, admin: str) -> list[Json]:
     with suppress(AdminQueryError):  # the gateway may have no history
         history = get_json(admin, "/console/history")
         samples = [*history.get("failed", ()), *history.get("slowest", ()), *samples]
-    found = {
+    requests = {
         (sample["time"], sample.get("worker")): sample
         # Reversed, so that the samples of the history, which have more fields, replace the others.
         for sample in reversed(samples)
         if sample.get("request_id") == request_id
     }
-    return sorted(found.values(), key=lambda sample: -sample["time"])
+    return sorted(requests.values(), key=lambda sample: -sample["time"])
 
 
 def _tables(request: Json) -> Iterator[Table]:

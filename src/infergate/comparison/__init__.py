@@ -1,4 +1,4 @@
-"""Comparison of two outcomes of the same inference, without I/O and without a clock.
+"""Comparison of two outcomes of the same inference, without network I/O and without a clock.
 
 ``outcomes.compare`` compares the responses or errors of two servers by the rules of ``rules``, and
 returns a small ``Comparison``. ``summary.Summary`` aggregates comparisons by route, model and

@@ -22,8 +22,8 @@ from infergate.core.name_globs import name_matcher
 from infergate.core.tensor import Buffer, Tensor
 
 MAX_SHORT_BYTES: Final = 16 * 1024
-"""A pair whose tensors have at most this total size is pickled when it is packed. Pickling copies
-the tensors."""
+"""A pair without errors whose tensors have at most this total size is pickled when it is packed.
+Pickling copies the tensors."""
 _PackedTensor = tuple[str, str, tuple[int, ...], Buffer]
 
 

@@ -54,13 +54,13 @@ def line_chart(
     title: str, x_axis: ChartAxis, y_axis: ChartAxis, lines: Sequence[ChartSeries]
 ) -> str:
     """Return a chart of ``lines``, each with at least one point."""
-    drawn = _axes(x_axis, y_axis)
+    elements = _axes(x_axis, y_axis)
     for line in lines:
         points = [(_x(x_axis.position(x)), _y(y_axis.position(y))) for x, y in line.points]
         track = "L".join(f"{x} {y}" for x, y in points)
-        drawn.append(f'<path class="line {line.kind}" d="M{track}"/>')
-        drawn += [f'<circle class="{line.kind}" cx="{x}" cy="{y}" r="2.5"/>' for x, y in points]
-    return _figure(title, drawn, lines)
+        elements.append(f'<path class="line {line.kind}" d="M{track}"/>')
+        elements += [f'<circle class="{line.kind}" cx="{x}" cy="{y}" r="2.5"/>' for x, y in points]
+    return _figure(title, elements, lines)
 
 
 def bar_chart(title: str, x_title: str, labels: Sequence[str], bars: Sequence[ChartSeries]) -> str:
@@ -73,50 +73,50 @@ def bar_chart(title: str, x_title: str, labels: Sequence[str], bars: Sequence[Ch
     y_axis = ChartAxis("", [(low, ""), *powers_of_ten, (high, "")], math.log10)
     step = max(1, math.ceil(len(labels) / _MAX_LABELS))
     ticks = [(float(index), labels[index]) for index in range(0, len(labels), step)]
-    drawn = _axes(ChartAxis("", [(-0.5, ""), (len(labels) - 0.5, "")]), y_axis)
+    elements = _axes(ChartAxis("", [(-0.5, ""), (len(labels) - 0.5, "")]), y_axis)
     width = _PLOT_WIDTH / len(labels)
-    drawn += [
+    elements += [
         _text("tick", _x((index + 0.5) / len(labels)), _HEIGHT - _BOTTOM + 16, label)
         for index, label in ticks
     ]
-    drawn.append(_text("tick", _LEFT + _PLOT_WIDTH / 2, _HEIGHT - 6, x_title))
+    elements.append(_text("tick", _LEFT + _PLOT_WIDTH / 2, _HEIGHT - 6, x_title))
     bar_width = 0.85 * width / len(bars)
     for number, each in enumerate(bars):
         for index, height in each.points:
             x = round(_LEFT + index * width + 0.075 * width + number * bar_width, 1)
             y = _y(y_axis.position(height))
-            drawn.append(
+            elements.append(
                 f'<rect class="{each.kind}" x="{x}" y="{y}" width="{bar_width:.1f}" '
                 f'height="{_HEIGHT - _BOTTOM - y:.1f}"><title>{escape(labels[int(index)])}: '
                 f"{height:,g}</title></rect>"
             )
-    return _figure(title, drawn, bars)
+    return _figure(title, elements, bars)
 
 
-def _figure(title: str, drawn: Sequence[str], series: Sequence[ChartSeries]) -> str:
+def _figure(title: str, elements: Sequence[str], series: Sequence[ChartSeries]) -> str:
     legend = "".join(f'<b><i class="{each.kind}"></i>{escape(each.name)}</b> ' for each in series)
     return "\n".join(
         [
             f"<figure><figcaption>{escape(title)}<span>{legend}</span></figcaption>",
             f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
-            *drawn,
+            *elements,
             "</svg></figure>",
         ]
     )
 
 
 def _axes(x_axis: ChartAxis, y_axis: ChartAxis) -> list[str]:
-    drawn = []
+    elements = []
     for value, label in x_axis.ticks:
         x = _x(x_axis.position(value))
-        drawn.append(f'<path class="grid" d="M{x} {_TOP}v{_PLOT_HEIGHT}"/>')
-        drawn.append(_text("tick", x, _HEIGHT - _BOTTOM + 16, label))
+        elements.append(f'<path class="grid" d="M{x} {_TOP}v{_PLOT_HEIGHT}"/>')
+        elements.append(_text("tick", x, _HEIGHT - _BOTTOM + 16, label))
     for value, label in y_axis.ticks:
         y = _y(y_axis.position(value))
-        drawn.append(f'<path class="grid" d="M{_LEFT} {y}h{_PLOT_WIDTH}"/>')
-        drawn.append(_text("left", _LEFT - 6, y + 4, label))
-    drawn.append(_text("tick", _LEFT + _PLOT_WIDTH / 2, _HEIGHT - 6, x_axis.title))
-    return drawn
+        elements.append(f'<path class="grid" d="M{_LEFT} {y}h{_PLOT_WIDTH}"/>')
+        elements.append(_text("left", _LEFT - 6, y + 4, label))
+    elements.append(_text("tick", _LEFT + _PLOT_WIDTH / 2, _HEIGHT - 6, x_axis.title))
+    return elements
 
 
 def _x(position: float) -> float:

@@ -37,8 +37,8 @@ class ElementReader:
     def is_identical(self, other: ElementReader, start: int, stop: int) -> bool:
         """Return whether the elements from ``start`` to ``stop`` have the same bytes as in
         ``other``."""
-        mine, theirs = self._stored[start:stop], other._stored[start:stop]
-        return np.array_equal(mine.view("u1"), theirs.view("u1"))
+        own, others = self._stored[start:stop], other._stored[start:stop]
+        return np.array_equal(own.view("u1"), others.view("u1"))
 
 
 def chunk_bounds(count: int, size: int = CHUNK_ELEMENTS) -> Iterator[tuple[int, int]]:

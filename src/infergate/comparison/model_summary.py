@@ -41,10 +41,11 @@ T = TypeVar("T", bound=_Mergeable)
 
 
 def bounded_entry(entries: dict[str, T], name: str, limit: int, create: Callable[[], T]) -> T:
-    """Return the entry of ``name``, or the entry of OTHER if ``entries`` is full.
+    """Return the entry of ``name``, or the entry of OTHER if ``name`` is beyond ``limit``.
 
-    The first ``limit`` names in alphabetical order have entries, so the result does not depend on
-    the order of calls. The entry of a displaced name is merged into the entry of OTHER."""
+    The first ``limit`` names in alphabetical order have their own entries, so the result does not
+    depend on the order of calls. The entry of a displaced name is merged into the entry of
+    OTHER."""
     if name in entries:
         return entries[name]
     names = entries.keys() - {OTHER}
@@ -70,8 +71,8 @@ class WorstCase:
         """Return a sort key by which the worst case comes first. Different cases have different
         keys."""
         each = self.difference
-        sizes = (-each.required_atol, -each.error, self.request_id, each.response, each.index)
-        return *sizes, each.expected, each.actual, self.cause
+        first = (-each.required_atol, -each.error, self.request_id, each.response, each.index)
+        return *first, each.expected, each.actual, self.cause
 
 
 @dataclass(slots=True)
@@ -170,7 +171,7 @@ class ModelSummary:
     )
     causes: Causes = field(default_factory=Counter)
     differences: DifferenceCounts = field(default_factory=DifferenceCounts)
-    """Comparisons that differ in the outcome or in the number of responses."""
+    """Differences in the outcome or in the number of responses."""
     noise: DifferenceCounts = field(default_factory=DifferenceCounts)
     outputs: Annotated[dict[Name, OutputSummary], Field(max_length=MAX_OUTPUTS + 1)] = field(
         default_factory=dict
@@ -182,7 +183,7 @@ class ModelSummary:
     def __post_init__(self) -> None:
         if not self.known <= self.equal <= self.compared - self.unresolvable:
             raise ValueError(
-                "contradicting counts: expected known <= equal <= compared - unresolvable"
+                "contradictory counts: expected known <= equal <= compared - unresolvable"
             )
 
     def add(self, comparison: Comparison, time: float, request_id: str) -> None:

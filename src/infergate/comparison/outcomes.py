@@ -100,11 +100,11 @@ def compare(rules: ComparisonRules, expected: Outcome, actual: Outcome) -> Compa
 def _compare_responses(
     rules: ComparisonRules, expected: InferResponse, actual: InferResponse
 ) -> list[OutputComparison]:
-    theirs = {tensor.name: tensor for tensor in actual.outputs}
+    unmatched = {tensor.name: tensor for tensor in actual.outputs}
     results = [
-        _compare_output(rules, each, theirs.pop(each.name, None)) for each in expected.outputs
+        _compare_output(rules, each, unmatched.pop(each.name, None)) for each in expected.outputs
     ]
-    return [*results, *(_compare_output(rules, None, each) for each in theirs.values())]
+    return [*results, *(_compare_output(rules, None, each) for each in unmatched.values())]
 
 
 def _compare_output(

@@ -42,7 +42,7 @@ class OutputReport:
 
 @record
 class ModelReport:
-    """A model with its outputs, and the verdict on its outcomes. The worst outputs come first."""
+    """A model with its verdict, the judgement on its outcomes, and its outputs, the worst first."""
 
     route: str
     name: str

@@ -234,8 +234,8 @@ def _errors(bins: Counter[int]) -> str:
 
 
 def _distances(differences: DifferenceCounts, noise: DifferenceCounts) -> str:
-    """Return a chart that shows how many responses differ by each size of difference, beside the
-    noise."""
+    """Return a chart of the share of responses that differ, by the size of the difference, beside
+    the noise."""
     if not differences.differing or not noise.compared:
         return ""
     shown = _shown_bins(differences.distances + noise.distances)
@@ -295,12 +295,12 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Cont
     """Return a table. ``numbers`` has the indexes of columns with numbers."""
 
     def row(cells: Sequence[str], tag: str) -> str:
-        drawn = (
+        elements = (
             f"<{tag}{_NUMBER if index in numbers else ''}>"
             f"{cell if isinstance(cell, _Markup) else _text(cell)}</{tag}>"
             for index, cell in enumerate(cells)
         )
-        return f"<tr>{''.join(drawn)}</tr>"
+        return f"<tr>{''.join(elements)}</tr>"
 
     body = "\n".join(row(cells, "td") for cells in rows)
     return f'<div class="scroll"><table>{row(headings, "th")}\n{body}</table></div>'

@@ -45,10 +45,10 @@ def compare_rows(rule: OutputRule, expected: Tensor, actual: Tensor) -> RowStats
     if not count:
         return stats
     size = length * max(1, CHUNK_ELEMENTS // length)
-    mine, theirs = ElementReader(expected), ElementReader(actual)
+    expected_reader, actual_reader = ElementReader(expected), ElementReader(actual)
     for start, stop in chunk_bounds(count, size):
-        first = mine.read(start, stop).reshape(-1, length)
-        second = theirs.read(start, stop).reshape(-1, length)
+        first = expected_reader.read(start, stop).reshape(-1, length)
+        second = actual_reader.read(start, stop).reshape(-1, length)
         stats.rows += len(first)
         if rule.top_k is not None:
             stats.differing += len(first) - _count_agreeing(first, second, min(rule.top_k, length))

@@ -37,9 +37,10 @@ Index = Annotated[tuple[Count, ...], Field(max_length=DEFAULT_LIMITS.rank)]
 
 @record
 class ElementDifference:
-    """An element with both values as text. ``error`` is the absolute error, and
-    ``required_atol`` is the smallest ``atol`` with which the element passes. Both may be infinite.
-    ``response`` is the position of the response in a stream."""
+    """An element with both values as text, or descriptions of two outputs that cannot be compared.
+    ``error`` is the absolute error, and ``required_atol`` is the smallest ``atol`` with which the
+    element passes; both may be infinite. ``response`` is the position of the response in a
+    stream."""
 
     index: Index
     expected: Text
@@ -78,7 +79,7 @@ class OutputComparison:
     """The first failing element."""
     worst: ElementDifference | None = None
     """The element that requires the largest ``atol`` or, without a tolerance, the element with the
-    largest error."""
+    largest error. For BYTES, it is the first failing element."""
 
 
 def compare_tensors(check: OutputCheck, expected: Tensor, actual: Tensor) -> OutputComparison:
@@ -199,10 +200,10 @@ def _accepted_failures(count: int, quantile: float | None) -> int:
 
 
 def _compare_bytes(elements: _Elements, expected: Tensor, actual: Tensor) -> None:
-    mine, theirs = (np.frombuffer(tensor.data, "u1") for tensor in (expected, actual))
-    if mine.size == theirs.size and all(
-        np.array_equal(mine[start:stop], theirs[start:stop])
-        for start, stop in chunk_bounds(mine.size)
+    expected_data, actual_data = (np.frombuffer(tensor.data, "u1") for tensor in (expected, actual))
+    if expected_data.size == actual_data.size and all(
+        np.array_equal(expected_data[start:stop], actual_data[start:stop])
+        for start, stop in chunk_bounds(expected_data.size)
     ):
         return
     pairs = zip(unpack_bytes(expected.data), unpack_bytes(actual.data), strict=True)
@@ -218,13 +219,13 @@ def _compare_bytes(elements: _Elements, expected: Tensor, actual: Tensor) -> Non
 def _compare_numbers(
     elements: _Elements, tolerance: Tolerance | None, expected: Tensor, actual: Tensor
 ) -> None:
-    mine, theirs = ElementReader(expected), ElementReader(actual)
+    expected_reader, actual_reader = ElementReader(expected), ElementReader(actual)
     largest = _LargestValues(elements.accepted + 1)
     for start, stop in chunk_bounds(elements.stats.elements):
-        if mine.is_identical(theirs, start, stop):
+        if expected_reader.is_identical(actual_reader, start, stop):
             elements.stats.bins[ZERO_BIN] += stop - start
             continue
-        first, second = mine.read(start, stop), theirs.read(start, stop)
+        first, second = expected_reader.read(start, stop), actual_reader.read(start, stop)
         with np.errstate(all="ignore"):
             if tolerance is None:
                 errors, required = _exact_errors(first, second)
@@ -270,7 +271,7 @@ def _float_errors(
     if not math.isfinite(errors.max()):
         errors[np.isnan(errors)] = math.inf
         errors[(expected == actual) | (np.isnan(expected) & np.isnan(actual))] = 0.0
-        # An infinite error fails even if its expected value is infinite.
+        # An infinite error fails even if the expected value is infinite.
         accepted[~np.isfinite(errors) | ~np.isfinite(accepted)] = 0.0
     failing = np.flatnonzero(errors > tolerance.atol + accepted)
     required = errors - accepted
@@ -294,5 +295,5 @@ class _LargestValues:
         self._values = values
 
     def threshold(self) -> float:
-        """Return the smallest of the ``count`` largest values, or 0 if there are fewer values."""
+        """Return the smallest of the ``count`` largest values, or 0 if fewer are positive."""
         return float(self._values.min()) if self._values.size == self._count else 0.0

@@ -88,9 +88,9 @@ class DifferenceCounts:
 
 @record
 class Judgement:
-    """The verdict on an output, with the shares of comparisons and of noise comparisons that
-    decided it. The shares count comparisons with a distance in bin ``distance_bin`` or above. If
-    ``distance_bin`` is ZERO_BIN, they count all comparisons that differ."""
+    """The verdict on an output or on outcomes, with the shares of comparisons and of noise
+    comparisons that decided the verdict. The shares count comparisons with a distance in bin
+    ``distance_bin`` or above, or all comparisons that differ if ``distance_bin`` is ZERO_BIN."""
 
     verdict: Verdict
     share: float = 0.0

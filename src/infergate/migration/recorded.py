@@ -16,7 +16,7 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, RpcRequest
 
 DEFAULT_PROTOCOL = "v2-rest"
-"""The protocol that replaces a client protocol without a codec plugin."""
+"""The protocol that replaces a client protocol without a codec plugin, or gRPC in curl commands."""
 
 
 def client_message(
@@ -43,8 +43,9 @@ def quoted_model(request: InferRequest) -> str:
 
 
 def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:
-    """Return the request of ``exchange`` as the client may have sent it. Recordings do not contain
-    messages, so details such as the order of JSON keys may differ. Raises GatewayError."""
+    """Return the request of ``exchange`` as the client may have sent it, or as a DEFAULT_PROTOCOL
+    message if the client's protocol has no codec plugin. Recordings do not contain messages, so
+    details such as the order of JSON keys may differ. Raises GatewayError."""
     is_supported = exchange.protocol in plugins()
     protocol = exchange.protocol if is_supported else DEFAULT_PROTOCOL
     wire = client_message(protocol, exchange.request, recorded_metadata(exchange))
@@ -58,7 +59,8 @@ def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:
 
 
 def recorded_metadata(exchange: Exchange) -> ModelMetadata:
-    """Return metadata derived from the tensors of ``exchange``. First dimensions are variable."""
+    """Return metadata derived from the inputs and the first response's outputs of ``exchange``.
+    First dimensions are variable."""
     request, responses = exchange.request, exchange.outcome.responses
     outputs = responses[0].outputs if responses else ()
     return ModelMetadata(

@@ -1,5 +1,5 @@
-"""The summaries that ``infergate report`` shows: the summary of a replay, and the summary of stored
-mismatches."""
+"""Reads, computes and renders the summaries that ``infergate report`` shows, such as the summary of
+a replay or of stored mismatches."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
 _JOBS_PER_PAUSE: Final = 8
 """Number of exchanges that are encoded between two pauses while the queue is long. With a short
-queue, the thread pauses after each exchange. During a pause, the thread releases the interpreter
+queue, the thread pauses before each exchange. During a pause, the thread releases the interpreter
 lock long enough for the event loop to wake up. Without pauses, the event loop would wait for up to
 5 ms."""
 _LONG_QUEUE: Final = 100
@@ -147,7 +147,8 @@ class BackgroundWriter:
 
     def _collect(self, jobs: list[WriteJob]) -> list[_Command | None]:
         """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return a list
-        with the command that ended the batch, or an empty list if no command ended it."""
+        with the command that ended the batch (None stops the thread), or an empty list if no
+        command ended the batch."""
         size, item = 0, self._queue.get()
         if isinstance(item, WriteJob) and self._queue.empty() and not self._is_closing:
             time.sleep(_COLLECT_SECONDS)

@@ -32,7 +32,7 @@ from infergate.core.wire import join_parts
 REQUEST_TYPE: Final = "org.kubeflow.serving.inference.request"
 RESPONSE_TYPE: Final = "org.kubeflow.serving.inference.response"
 EVENT_ID_HEADER: Final = "ce-id"
-"""The client's header with the id of its events, as in KServe."""
+"""The request header with the id of the inference's events, as in KServe."""
 STRUCTURED_TYPE: Final = "application/cloudevents+json"
 BATCH_TYPE: Final = "application/cloudevents-batch+json"
 Mode = Literal["all", "request", "response"]

@@ -133,11 +133,11 @@ class RecordingDirectory:
 
     def _list(self) -> list[_StoredFile]:
         """Return the files that this worker manages, except the current file."""
-        found = []
+        files = []
         with suppress(FileNotFoundError), os.scandir(self._settings.path) as entries:
             for entry in entries:
                 match = _NAME.fullmatch(entry.name)
                 if match and int(match[1]) % self._settings.workers == self._settings.worker:
                     with suppress(FileNotFoundError):
-                        found.append(_StoredFile(entry.name, entry.stat().st_size))
-        return sorted(file for file in found if file.name != self._name)
+                        files.append(_StoredFile(entry.name, entry.stat().st_size))
+        return sorted(file for file in files if file.name != self._name)

@@ -230,8 +230,8 @@ def _write_parameters(owner: Any, parameters: Parameters) -> None:
 
 
 def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> RecordedExchange:
-    """Return the record ``data``, with tensors that are views of ``data``. Raises
-    MalformedMessageError."""
+    """Return the record ``data``, with tensors that are views of ``data``. ``position`` and
+    ``length`` are fields of :class:`RecordedExchange`. Raises MalformedMessageError."""
     # Almost all top-level fields are objects. Twice the object limit is enough for all fields.
     metadata, blobs = split_raw_fields(data, _TENSOR_DATA, 2 * _MAX_OBJECTS)
     if len(metadata) > MAX_METADATA_BYTES:
@@ -261,7 +261,7 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
             for each in message.further_outcomes
         }
         redacted = tuple(map(_decode, message.redacted))
-        found = RecordedExchange(
+        recorded = RecordedExchange(
             exchange,
             further_outcomes,
             redacted,
@@ -270,14 +270,14 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
             length,
             _OBJECT_MEMORY * objects + _BYTE_MEMORY * len(metadata),
         )
-        found.sequence  # noqa: B018 - this checks the id of the sequence
+        recorded.sequence  # noqa: B018 - this checks the id of the sequence
     except GatewayError as error:
         raise MalformedMessageError(error.public) from None
     except (ValueError, RecursionError) as error:
         raise MalformedMessageError(str(error)) from None
     if next(tensor_data, None) is not None:
         raise MalformedMessageError("it has data for more tensors than it describes")
-    return found
+    return recorded
 
 
 def _check_objects(metadata: Buffer, more_objects: int = 0) -> int:

@@ -134,19 +134,19 @@ class EventFiles:
     def _new_path(self) -> Path:
         """Delete the oldest files until a new file fits into ``total_bytes``. Return the path of
         the new file."""
-        found = []
+        files = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 if entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX):
                     with suppress(FileNotFoundError):  # another process deleted it
                         status = entry.stat(follow_symlinks=False)
-                        found.append((status.st_mtime_ns, status.st_size, entry.path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+                        files.append((status.st_mtime_ns, status.st_size, entry.path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
             if total + self._file_bytes <= self._total_bytes:
                 break
             with suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108 - a path, not a Path
+                os.unlink(path)  # noqa: PTH108 - ``path`` is a string
             total -= size
         started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         name = f"{_PREFIX}{started}-{os.getpid()}-{next(self._numbers):06}{_SUFFIX}"

@@ -22,8 +22,8 @@ loop takes about a millisecond."""
 
 
 def held_bytes(exchange: Exchange) -> int | None:
-    """Return an upper bound of the memory of ``exchange`` in bytes, or None if the exchange has too
-    many parameters to be recorded."""
+    """Return an upper bound of the memory of ``exchange`` in bytes, or None if the exchange has
+    more than ``_MAX_VALUES`` parameters and nested values."""
     request, responses = exchange.request, exchange.outcome.responses
     outputs = [tensor for response in responses for tensor in response.outputs]
     size = _EXCHANGE_BYTES + _RESPONSE_BYTES * len(responses)
@@ -44,8 +44,8 @@ def held_bytes(exchange: Exchange) -> int | None:
         values.append(exchange.headers)
     if (error := exchange.outcome.error) is not None:
         values += error.public, error.detail
-    held = _values_bytes(values)
-    return None if held is None else size + held
+    values_bytes = _values_bytes(values)
+    return None if values_bytes is None else size + values_bytes
 
 
 def _values_bytes(values: list[Any]) -> int | None:

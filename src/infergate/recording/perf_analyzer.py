@@ -1,6 +1,6 @@
-"""Writes and reads input files of NVIDIA's perf_analyzer (``--input-data FILE``). ``data`` has an
-object with all inputs for each request, and ``validation_data`` has the expected outputs. A
-sequence is a list of such objects.
+"""Writes and reads input files of NVIDIA's perf_analyzer (``--input-data FILE``). For each request,
+``data`` has an object with all inputs, and ``validation_data`` has an object with the expected
+outputs. A sequence is a list of such objects.
 
 - If the model has a batch dimension, shapes in the file omit this dimension, and perf_analyzer
   sends batches of 1.
@@ -74,8 +74,8 @@ def export_perf_analyzer(
     succeeds.
 
     If ``metadata`` has a batch dimension, each row of a batch becomes a request. Raises BAD_REQUEST
-    for several models and for tensors that lack a row of the batch, TOO_LARGE for more than
-    ``MAX_ENTRIES`` requests, and OSError."""
+    for several models, for inputs without a common batch and for outputs that lack a row of the
+    batch, TOO_LARGE for more than ``MAX_ENTRIES`` requests, and OSError."""
     with tempfile.TemporaryFile(dir=file.parent) as spool:
         export = _Export(spool, metadata is not None and bool(metadata.max_batch_size))
         for exchange in exchanges:
@@ -260,7 +260,7 @@ def _tensors(
     node: Node, path: str, model: ModelMetadata, declared: tuple[TensorMetadata, ...]
 ) -> tuple[Tensor, ...]:
     by_name: Mapping[str, TensorMetadata] = {tensor.name: tensor for tensor in declared}
-    found = []
+    tensors = []
     for name, value in read_all_members(node, path).items():
         if name == "model":  # perf_analyzer allows this member for other kinds of servers
             continue
@@ -268,8 +268,8 @@ def _tensors(
             raise bad_request(
                 f"{path}: the model has no tensor '{name}'; it has {', '.join(by_name)}"
             )
-        found.append(_tensor(value, f"{path}.{name}", by_name[name], model))
-    return tuple(found)
+        tensors.append(_tensor(value, f"{path}.{name}", by_name[name], model))
+    return tuple(tensors)
 
 
 def _tensor(node: Node, path: str, tensor_metadata: TensorMetadata, model: ModelMetadata) -> Tensor:

@@ -68,10 +68,10 @@ def recording_files(names: Iterable[str]) -> list[Path]:
     Raises RecordingError for a folder without recordings."""
     files: list[Path] = []
     for path in map(Path, names):
-        found = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-        if not found:
+        recordings = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not recordings:
             raise RecordingError(f"{path}: the folder has no recordings (*{SUFFIX})")
-        files += found
+        files += recordings
     return files
 
 
@@ -106,13 +106,13 @@ class _RecordingReader:
             yield DamagedPart(0, start, "the file header is damaged")
             position = start
         while position < self._size:
-            found = self._frame(position)
-            if isinstance(found, RecordedExchange):
-                yield found
-                position += found.length
+            result = self._frame(position)
+            if isinstance(result, RecordedExchange):
+                yield result
+                position += result.length
                 continue
             following = self._next_frame(position + 1)
-            yield DamagedPart(position, following - position, found)
+            yield DamagedPart(position, following - position, result)
             position = following
 
     def _frame(self, position: int) -> RecordedExchange | str:
@@ -152,11 +152,11 @@ class _RecordingReader:
         marker = FRAME_MAGIC + (self._id or b"")
         while position < self._size:
             data = self._read_at(position, _SCAN_BYTES)
-            found = data.find(marker)
-            while found >= 0:
-                if self._header(position + found) is not None:
-                    return position + found
-                found = data.find(marker, found + 1)
+            offset = data.find(marker)
+            while offset >= 0:
+                if self._header(position + offset) is not None:
+                    return position + offset
+                offset = data.find(marker, offset + 1)
             # A marker may extend beyond the end of ``data``.
             position += max(len(data) - len(marker) + 1, 1)
         return self._size

@@ -46,8 +46,8 @@ class Redaction:
         self, exchange: Exchange, further_outcomes: Mapping[str, Outcome] = EMPTY_MAPPING
     ) -> tuple[Exchange, Mapping[str, Outcome], tuple[str, ...]]:
         """Return ``exchange`` and the ``further_outcomes`` of its request without redacted data,
-        and the names of the removed or zeroed tensors, including BODY for a removed body. These are
-        the arguments of ``encoding.encode_exchange``, in order."""
+        and the names of the removed or zeroed tensors, including BODY for a removed body. These
+        results are arguments of ``encoding.encode_exchange``, in order."""
         exchange = self.select_headers(exchange)
         if self._removes is None and self._zeroes is None:
             return exchange, further_outcomes, ()

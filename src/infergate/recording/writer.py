@@ -33,8 +33,8 @@ microseconds."""
 
 def max_frame_bytes(record_bytes: int) -> int:
     """Return the maximum number of bytes that a record of ``record_bytes`` adds to a file,
-    including the file header. zstd adds at most 3 bytes for each block of 128 KiB, plus at most 64
-    bytes."""
+    including the file header. zstd adds at most 1/256 of the size plus 64 bytes
+    (``ZSTD_COMPRESSBOUND``)."""
     return FILE_HEADER_BYTES + FRAME_HEADER_BYTES + record_bytes + (record_bytes >> 8) + 64
 
 

@@ -21,7 +21,7 @@ def closed_port() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["htp://a:1"], "'htp' is not a scheme; did you mean 'http'?"),
+        (["htp://a:1"], "'htp' is not a supported scheme; did you mean 'http'?"),
         (["a:1", "--against", "b"], "'b' needs a port"),
         (["a:1", "--force"], "--force requires --write"),
         (["a:1", "--ca", "x", "--insecure"], "use only one of --ca and --insecure"),

@@ -100,5 +100,5 @@ def _literals(tensor: Tensor) -> str | None:
     if array.size > _MAX_LITERALS:
         return None
     if tensor.datatype in FLOATS and not np.isfinite(array).all():
-        return None  # a literal would lose the payload of a NaN
+        return None  # Python has no literals for infinity and for the payload of a NaN
     return repr(array.tolist())

@@ -1,4 +1,5 @@
-"""Backends that keep inferences instead of sending them.
+"""Backends that keep inferences instead of sending them, and a route layer that keeps transformed
+inferences.
 
 *Rule.* No inference is ever sent. Queries for metadata or the server's profile are sent only
 through an ``online`` upstream."""

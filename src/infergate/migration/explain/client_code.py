@@ -180,7 +180,7 @@ def _kserve(inference: ClientInference) -> str:
 def _tensorflow_serving(inference: ClientInference) -> str:
     request, addresses = inference.request, inference.addresses
     _refuse(request.inputs, {Datatype.BF16}, "this program")
-    _refuse_parameters(request, "TensorFlow Serving's API")
+    _refuse_sequences(request, "TensorFlow Serving's API")
     program = _Program(
         inference,
         "import grpc",
@@ -279,7 +279,7 @@ def _tensorrtserver(inference: ClientInference) -> str:
 def _graphpipe(inference: ClientInference) -> str:
     request, addresses = inference.request, inference.addresses
     _refuse(request.inputs, {Datatype.BF16, Datatype.BOOL}, "GraphPipe")
-    _refuse_parameters(request, "GraphPipe")
+    _refuse_sequences(request, "GraphPipe")
     program = _Program(inference, "import numpy as np", "from graphpipe import remote")
     url = f"{addresses.http_url()}/graphpipe/{quoted_model(request)}"
     sources = [
@@ -308,7 +308,7 @@ def _refuse(tensors: Iterable[Tensor], datatypes: set[Datatype], client: str) ->
             )
 
 
-def _refuse_parameters(request: InferRequest, client: str) -> None:
+def _refuse_sequences(request: InferRequest, client: str) -> None:
     if SEQUENCE_ID in request.parameters:
         raise NoClientCodeError(f"{client} has no sequences")
 

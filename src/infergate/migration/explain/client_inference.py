@@ -28,7 +28,7 @@ class NoClientCodeError(ValueError):
 @dataclass(frozen=True, slots=True)
 class ClientAddresses:
     """The addresses to which programs send inferences, as ``host:port``. An address is empty if no
-    listener has its transport."""
+    TCP listener has its transport."""
 
     http: str = ""
     grpc: str = ""

@@ -27,8 +27,8 @@ _OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "user-a
 
 
 def curl_code(inference: ClientInference) -> str:
-    """Return a curl command for the client's HTTP message, or for V2 REST if the client used
-    gRPC. Raises NoClientCodeError."""
+    """Return a curl command for the client's HTTP message, or for a V2 REST message if the client
+    used gRPC. Raises NoClientCodeError."""
     wire, headers = inference.wire, dict(inference.headers)
     if wire is None:
         wire = _v2_rest(inference.request)

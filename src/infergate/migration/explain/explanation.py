@@ -65,46 +65,46 @@ class Explanation:
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
     """``queries_servers`` allows metadata queries to servers. ``recorded`` is the metadata derived
-    from the tensors of a recorded request."""
+    from the tensors of a recorded request, or None for other requests."""
 
     queries_servers: bool = False
     recorded: ModelMetadata | None = None
 
 
 async def explain(config: Config, request: ClientRequest, options: ExplainOptions) -> Explanation:
-    """Explain ``request``. Raises RequestError if no listener of ``config`` could receive it."""
+    """Explain ``request``. Raises RequestError if no listener of ``config`` has its transport."""
     listener, wire = listener_of(config, request), request.wire
     codec, envelope = codec_of(config, listener, wire)
-    found = Explanation(listener, codec.name)
+    result = Explanation(listener, codec.name)
     if isinstance(wire, RpcRequest) and wire.method.startswith(_OWN_SERVICES):
-        found.protocol = "grpc"
-        found.notes.append(_SERVER_NOTE)
-        return found
+        result.protocol = "grpc"
+        result.notes.append(_SERVER_NOTE)
+        return result
     if envelope:
-        found.notes.append(f"The envelope '{envelope}' carries the request.")
+        result.notes.append(f"The envelope '{envelope}' carries the request.")
     if config.access is not None:
-        found.notes.append(_ACCESS_NOTE)
+        result.notes.append(_ACCESS_NOTE)
     table = compiled.routing_table(config)
     try:
         summary = codec.summarize(replace(wire))
         table.name_rule.check_model(summary.model, summary.version)
     except GatewayError as error:
-        found.error = error_text(error)
-        return found
+        result.error = error_text(error)
+        return result
     model, version = summary.model, summary.version
-    found.model, found.version = model, version
-    found.operation = OPERATION_NAMES[summary.operation]
+    result.model, result.version = model, version
+    result.operation = OPERATION_NAMES[summary.operation]
     if not model and summary.operation is not InferRequest:
-        found.notes.append(_SERVER_NOTE)
-        return found
+        result.notes.append(_SERVER_NOTE)
+        return result
     context = _context(wire)
     headers = context.headers
-    found.routes, route = check_routes(table.routes, model, version, headers)
+    result.routes, route = check_routes(table.routes, model, version, headers)
     if route is None:
-        found.error = f"not_found: no route matches the model '{model}'"
-        return found
-    configured = config.routes[found.routes[-1].number - 1]
-    found.notes += _layer_notes(configured)
+        result.error = f"not_found: no route matches the model '{model}'"
+        return result
+    configured = config.routes[result.routes[-1].number - 1]
+    result.notes += _layer_notes(configured)
     layer = make_transform_layer(configured, compiled.limits(config), None)
     declared = compiled.declared_models(config)
     # With transforms, the model's tensors differ from the recorded tensors.
@@ -120,20 +120,20 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
         options.queries_servers,
         () if layer is None else (layer,),
     )
-    await _add_targets(found, explained, route)
-    if found.inference is not None:
+    await _add_targets(result, explained, route)
+    if result.inference is not None:
         own_id = _headers(wire).get(REQUEST_ID_HEADER) == context.request_id
-        found.notes += split_notes(route, found.inference, context, has_own_id=own_id)
-    return found
+        result.notes += split_notes(route, result.inference, context, has_own_id=own_id)
+    return result
 
 
-async def _add_targets(found: Explanation, explained: ExplainedRequest, route: Route) -> None:
+async def _add_targets(result: Explanation, explained: ExplainedRequest, route: Route) -> None:
     for target in targets_of(route):
         if target.role == "backend" or explained.is_inference:  # other targets get only inferences
             explanation, inference, metadata = await explained.send_to(target)
-            found.targets.append(explanation)
-            found.inference = found.inference or inference
-            found.metadata = found.metadata or metadata
+            result.targets.append(explanation)
+            result.inference = result.inference or inference
+            result.metadata = result.metadata or metadata
 
 
 def _layer_notes(route: RouteConfig) -> Iterator[str]:

@@ -75,16 +75,16 @@ def client_addresses(config: Config, request: ClientRequest) -> ClientAddresses:
     """Return an address for each transport: for the transport of ``request``, the address to which
     it was sent, if known; otherwise, the address of the first TCP listener for several models."""
     shared, addresses = _shared(config), compiled.addresses(config)
-    found: dict[TransportKind, tuple[str, bool]] = {}
+    by_kind: dict[TransportKind, tuple[str, bool]] = {}
     for name, kind in shared.items():
         address = addresses[name]
-        if kind not in found and not address.unix:
+        if kind not in by_kind and not address.unix:
             host = _ALL_INTERFACES.get(address.host, address.host)
-            found[kind] = str(Address(host, address.port)), name in compiled.server_tls(config)
+            by_kind[kind] = str(Address(host, address.port)), name in compiled.server_tls(config)
     if request.authority:
         is_http = isinstance(request.wire, HttpRequest)
         own = TransportKind.HTTP if is_http else TransportKind.GRPC
-        found[own] = request.authority, request.is_tls
-    http, http_tls = found.get(TransportKind.HTTP, ("", False))
-    grpc, grpc_tls = found.get(TransportKind.GRPC, ("", False))
+        by_kind[own] = request.authority, request.is_tls
+    http, http_tls = by_kind.get(TransportKind.HTTP, ("", False))
+    grpc, grpc_tls = by_kind.get(TransportKind.GRPC, ("", False))
     return ClientAddresses(http, grpc, http_tls, grpc_tls)

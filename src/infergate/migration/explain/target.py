@@ -45,7 +45,7 @@ _DECLARE: Final = "declare the model under 'models', or "
 
 
 def error_text(error: GatewayError) -> str:
-    """Return the kind, the public text and the detail of ``error`` in one line."""
+    """Return the kind, the public text and the detail of ``error`` on one line."""
     return f"{error.kind.value}: {error.public} {error.detail}".rstrip()
 
 
@@ -238,9 +238,9 @@ def _steps(
     if client is None or sent is None:
         return ()
     rewrite = target.route.rewrite
-    found = () if transformed is None else tuple(steps.transform_steps(client, transformed))
+    transforms = () if transformed is None else tuple(steps.transform_steps(client, transformed))
     return (
-        *found,
+        *transforms,
         *steps.request_steps(transformed or client, sent, rewrite, backend.protocol),
         *steps.response_steps(rewrite),
     )

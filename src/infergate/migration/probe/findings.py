@@ -102,9 +102,9 @@ class ProbeFindings:
 
 
 def group_servers(detected: Sequence[DetectedProtocol]) -> list[list[DetectedProtocol]]:
-    """Return the protocols of each server, the preferred protocol first. Addresses belong to one
-    server if they have the same host and port, or if they have the same host, name and version.
-    However, two ports with the same protocol belong to two servers."""
+    """Return the protocols of each server, the preferred protocol first. Two URLs belong to one
+    server if they have the same host, port and path, or if they have the same host, server name and
+    version. However, two ports with the same protocol belong to two servers."""
     groups: list[list[DetectedProtocol]] = []
     for item in detected:
         for group in groups:

@@ -1,8 +1,8 @@
 """Identifies servers by their responses in each protocol (docs/decisions/0060).
 
-*Rule.* A protocol counts as detected only after a response that no other server would send. A web
-server that answers every path with JSON must not match any protocol. No inference is sent, and
-nothing on the server is changed."""
+*Rule.* A protocol counts as detected only after a response that no server without this protocol
+would send. A web server that answers every path with JSON must not match any protocol. No inference
+is sent, and nothing on the server is changed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from infergate.core.messages import (
 from infergate.core.request_context import RequestContext
 
 _UNKNOWN_MODEL: Final = "infergate-probe"
-"""A model name that no server is expected to have. The server's error shows whether it knows the
-protocol."""
+"""A model name that no server is expected to have. The server's error shows whether the server
+speaks the protocol."""
 _TFS_REST_ERROR: Final = re.compile(
     "Could not find any versions of model|Servable not found|Model with requested name is not found"
 )
 """The errors of TensorFlow Serving and of the OpenVINO model server for an unknown model. The
 status alone proves nothing, because every web server returns 404."""
 _TFS_GRPC_ERROR: Final = re.compile("")
-"""Matches any text, because only TensorFlow Serving returns NOT_FOUND. Other servers return
+"""Matches any text, because only servers with this protocol return NOT_FOUND. Other servers return
 UNIMPLEMENTED."""
 
 
@@ -52,7 +52,7 @@ class ServerIdentity:
 
 Identify = Callable[[RemoteBackend[Any, Any], RequestContext], Awaitable[ServerIdentity]]
 """Returns the identity of a server that speaks the backend's protocol. Raises GatewayError if the
-server does not speak it."""
+server does not speak this protocol."""
 
 
 async def _identify_v2(backend: RemoteBackend[Any, Any], context: RequestContext) -> ServerIdentity:
@@ -139,5 +139,5 @@ IDENTIFY: Final[Mapping[str, Identify]] = {
 
 
 def identification_of(protocol: str) -> Identify:
-    """Return the function for ``protocol``. A protocol of another package is identified like V2."""
+    """Return the function for ``protocol``. Protocols of other packages use V2's function."""
     return IDENTIFY.get(protocol, _identify_v2)

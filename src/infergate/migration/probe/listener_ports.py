@@ -18,14 +18,14 @@ class ListenerPorts:
 
     def __init__(self, targets: Iterable[ProbeTarget]) -> None:
         self._used_ports: Final = {target.port for target in targets if _is_local(target.url.host)}
-        self._is_local: Final = bool(self._used_ports)
+        self._has_local_target: Final = bool(self._used_ports)
 
     def assign(self, preferred: int) -> int:
         """Return ``preferred`` or, in steps of ``_STEP``, the next higher port that is not taken.
         Raises OSError if all these ports are taken."""
         port = preferred
         while port in self._used_ports or (
-            self._is_local and not _can_bind(socket.AF_INET, (HOST, port))
+            self._has_local_target and not _can_bind(socket.AF_INET, (HOST, port))
         ):
             port += _STEP
             if port > 65535:
@@ -35,15 +35,15 @@ class ListenerPorts:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether ``host`` is an address to which this machine can bind a socket, or empty,
+    """Return whether ``host`` has an address to which this machine can bind a socket, or is empty,
     which means a Unix socket."""
     if not host:
         return True
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
-    return any(_can_bind(family, address) for family, _, _, _, address in found)
+    return any(_can_bind(family, address) for family, _, _, _, address in addresses)
 
 
 def _can_bind(family: int, address: Any) -> bool:

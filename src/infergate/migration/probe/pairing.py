@@ -71,7 +71,7 @@ class ModelPair:
 
     @property
     def can_mirror(self) -> bool:
-        """Whether every inference of the old model is valid for the new model."""
+        """Whether the new model certainly accepts every inference of the old model."""
         return (
             self.new is not None
             and not self.reason
@@ -81,8 +81,8 @@ class ModelPair:
 
 
 class Pairing:
-    """Pairs models of two servers, whose protocols support ``old_datatypes`` and
-    ``new_datatypes``."""
+    """Pairs the models of old and new servers. The old servers' protocols support
+    ``old_datatypes``, and the new servers' protocols support ``new_datatypes``."""
 
     def __init__(
         self, old_datatypes: AbstractSet[Datatype], new_datatypes: AbstractSet[Datatype]
@@ -103,14 +103,14 @@ class Pairing:
         pairs = []
         for model in old:
             key = _normalize(model.name)
-            found = similar.get(key, [])
+            matches = similar.get(key, [])
             if model.name in by_name:
                 pairs.append(self._pair(model, by_name[model.name]))
-            elif len(found) == len(rivals[key]) == 1:
-                pairs.append(self._pair(model, found[0]))
-            elif found:
+            elif len(matches) == len(rivals[key]) == 1:
+                pairs.append(self._pair(model, matches[0]))
+            elif matches:
                 reason = "several models have similar names"
-                pairs.append(ModelPair(model, None, reason, _names(found)))
+                pairs.append(ModelPair(model, None, reason, _names(matches)))
             else:
                 pairs.append(self._pair_by_tensors(model, others))
         return pairs
@@ -151,10 +151,10 @@ class Pairing:
             candidates = _group_by(rest.values(), normalize)
             unpaired = [tensor for tensor in old if tensor.name not in pairs]
             for key, tensors in _group_by(unpaired, normalize).items():
-                found = candidates.get(key, [])
-                if len(tensors) == len(found) == 1:
-                    pairs[tensors[0].name] = self._tensor_pair(tensors[0], found[0])
-                    del rest[found[0].name]
+                matches = candidates.get(key, [])
+                if len(tensors) == len(matches) == 1:
+                    pairs[tensors[0].name] = self._tensor_pair(tensors[0], matches[0])
+                    del rest[matches[0].name]
         unpaired = [tensor for tensor in old if tensor.name not in pairs]
         for tensor in unpaired:
             pairs[tensor.name] = self._pair_by_type(tensor, unpaired, list(rest.values()))
@@ -196,13 +196,13 @@ class Pairing:
     def _cast(self, old: str, new: str) -> tuple[str, str] | None:
         """Return the cast between the datatypes ``old`` and ``new``, or None. A route casts only
         datatypes that one of the protocols does not support."""
-        for datatype, substitute, carried in (
+        for datatype, substitute, supported in (
             (old, new, self._new_datatypes),
             (new, old, self._old_datatypes),
         ):
             source = DATATYPES_BY_NAME.get(datatype)
             targets = LOSSLESS_TARGETS.get(source) if source is not None else None
-            if targets and source not in carried and DATATYPES_BY_NAME.get(substitute) in targets:
+            if targets and source not in supported and DATATYPES_BY_NAME.get(substitute) in targets:
                 return datatype, substitute
         return None
 

@@ -72,15 +72,15 @@ class Prober:
         self._slots: Final = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def probe(self, targets: Sequence[ProbeTarget]) -> ProbeFindings:
-        """Probe ``targets`` concurrently."""
+        """Detect the protocols of ``targets`` concurrently, then describe each server."""
         if not targets:
             return ProbeFindings((), ())
         with Progress("detecting protocols", len(targets)) as progress:
             work = (_with_progress(self._probe_target(item), progress) for item in targets)
-            found = await asyncio.gather(*work)
-        groups = group_servers([item for findings in found for item in findings.detected])
+            results = await asyncio.gather(*work)
+        groups = group_servers([item for findings in results for item in findings.detected])
         servers = [await self._describe_server(group) for group in groups]
-        return ProbeFindings(found, _without_wrong_guesses(servers))
+        return ProbeFindings(results, _without_wrong_guesses(servers))
 
     # ---- protocols
 
@@ -175,7 +175,7 @@ class Prober:
                     timeouts += error.kind is Kind.TIMEOUT
                     return replace(model, problem=_metadata_problem(error))
             if not (metadata.inputs or metadata.outputs):
-                return replace(model, problem="the server reports no inputs and outputs")
+                return replace(model, problem="the server reports neither inputs nor outputs")
             return replace(model, metadata=metadata, source=item.protocol, problem="")
 
         async with self._backend(item.protocol, item.url) as backend:

@@ -36,7 +36,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def tables(findings: ProbeFindings) -> Iterator[Table]:
-    """Yield a table of the addresses, and a table of the models of each server."""
+    """Yield a table of the addresses, and a table of models for each server that has models."""
     rows: list[tuple[str, ...]] = []
     for target in findings.targets:
         for item in target.detected:
@@ -76,8 +76,9 @@ def _batch_text(metadata: ModelMetadata) -> str:
     return f"up to {metadata.max_batch_size}" if metadata.max_batch_size else "none"
 
 
-def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each address and model that needs attention."""
+def remarks(findings: ProbeFindings, model_names: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each problem of an address, a server or a model. ``model_names`` are the
+    values of ``--model``."""
     for target in findings.targets:
         if target.problem is not None:
             yield f"{target.target.text}: {target.problem.reason}; {target.problem.advice}"
@@ -91,9 +92,9 @@ def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[st
             more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
             text = ", ".join(map(one_line, names[:_MAX_NAMES]))
             yield f"{where}: {text}{more}: {one_line(problem)}"
-    found = {model.name for server in findings.servers for model in server.models}
-    for name in given_models:
-        if name not in found:
+    served = {model.name for server in findings.servers for model in server.models}
+    for name in model_names:
+        if name not in served:
             yield f"model {one_line(name)}: no server serves it; check the name given with --model"
 
 

@@ -174,8 +174,8 @@ def _pairs(backend: _Backend, new: Sequence[_Backend]) -> Iterator[tuple[ModelPa
     """Yield the pair of each model of ``backend``, and the name of the counterpart's backend."""
     owners = {m.name: item for item in reversed(new) for m in item.server.models}
     counterparts = [m for item in new for m in item.server.models if owners[m.name] is item]
-    carried = [_datatypes(item.server) for item in new] or [frozenset[Datatype]()]
-    pairing = Pairing(_datatypes(backend.server), frozenset.intersection(*carried))
+    supported = [_datatypes(item.server) for item in new] or [frozenset[Datatype]()]
+    pairing = Pairing(_datatypes(backend.server), frozenset.intersection(*supported))
     for pair in pairing.pair_models(backend.server.models, counterparts):
         yield pair, owners[pair.new.name].name if pair.new else ""
 

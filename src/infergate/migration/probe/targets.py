@@ -72,12 +72,12 @@ class ProbeTarget:
         if scheme == _FRAMES:
             yield self._framed_protocols()
         for kinds in (first, others):
-            if found := [
+            if group := [
                 (name, self._with_scheme(schemes[plugin.transport_kind]))
                 for name, plugin in plugins().items()
                 if plugin.transport_kind in kinds
             ]:
-                yield found
+                yield group
         if not tls and scheme != _FRAMES:
             yield self._framed_protocols()
 
@@ -95,7 +95,9 @@ def parse_target(text: str) -> ProbeTarget:
     is_bare = "://" not in text and not text.startswith(("unix:", "http+unix:"))
     url = parse_url(f"tcp://{text}" if is_bare else text)
     if url.scheme not in _SCHEMES:
-        raise ValueError(f"'{url.scheme}' is not a scheme{suggestion(url.scheme, _SCHEMES)}")
+        raise ValueError(
+            f"'{url.scheme}' is not a supported scheme{suggestion(url.scheme, _SCHEMES)}"
+        )
     if url.host and not url.port and url.scheme not in protocols.DEFAULT_PORTS:
         raise ValueError(f"'{text}' needs a port, like {text}:8000")
     if is_bare and url.path:

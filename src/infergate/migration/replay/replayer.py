@@ -5,7 +5,7 @@ sequence.
 *Rule 2.* Memory is bounded: at most one batch of entries is read ahead, and an inference is sent
 only if it and the inferences in progress hold at most ``_MAX_HELD_BYTES`` together. A single
 inference may exceed this limit.
-*Rule 3.* Reading files and comparing long tensors run in threads."""
+*Rule 3.* Reading files and comparing large outcomes run in threads."""
 
 from __future__ import annotations
 
@@ -282,7 +282,8 @@ class Replayer:
 
 
 def _are_outputs(names: Sequence[str], exchange: Exchange) -> bool:
-    """Return whether all redacted tensors are outputs, so that the request is complete."""
+    """Return whether all redacted tensors are recorded outputs, so that the request is complete. A
+    removed tensor may have been an input."""
     responses = exchange.outcome.responses
     outputs = {tensor.name for response in responses for tensor in response.outputs}
     return outputs.issuperset(names) and not any(

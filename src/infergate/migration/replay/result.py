@@ -24,7 +24,7 @@ _Text = Annotated[str, Field(max_length=_MAX_TEXT)]
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """Numbers of inferences by result and of damaged parts, and durations in seconds."""
+    """The numbers of inferences by result and of damaged parts, and durations in seconds."""
 
     sent: int = 0
     compared: int = 0
@@ -36,7 +36,7 @@ class ReplayCounts:
     unanswered: int = 0
     """Inferences without a recorded response, for example from an input file of perf_analyzer."""
     redacted: int = 0
-    """Inferences that were not compared, because inputs were redacted in the recording."""
+    """Inferences that were not compared, because inputs may have been redacted in the recording."""
     not_sent: int = 0
     damaged: int = 0
     """Damaged parts of the files."""

@@ -58,7 +58,8 @@ class ReplayTarget(Protocol):
 
 
 class ConfigTarget:
-    """Sends inferences through the routes of a configuration, without mirroring."""
+    """Sends inferences through the routes of a configuration, without mirrors, hooks and response
+    caches."""
 
     def __init__(self, config: Config) -> None:
         self._gateway: Final = _make_gateway(config, {})
@@ -122,8 +123,8 @@ class UrlTarget:
         prefix, schemes = f"{protocol}=", protocols.schemes(protocol)
         own = (url.removeprefix(prefix) for url in self._urls if url.startswith(prefix))
         usable = (url for url in self._urls if url.partition(":")[0] in schemes)
-        if (found := next(own, None) or next(usable, None)) is not None:
-            return found
+        if (url := next(own, None) or next(usable, None)) is not None:
+            return url
         raise ReplayTargetError(
             f"{protocol} needs a URL with the scheme {' or '.join(schemes)}; add --to, or choose "
             "another protocol with --protocol"
@@ -175,7 +176,7 @@ def _check_urls(urls: Sequence[str], protocol: str) -> None:
 
 
 def _single_backend(protocol: str, url: str, forward_headers: Sequence[str]) -> Config:
-    """Return a configuration that sends every model to ``url``. Raises ReplayTargetError."""
+    """Return a configuration that routes every model to ``url``. Raises ReplayTargetError."""
     document: dict[str, Any] = {
         # No listener is opened. With the default ports, the configuration check would mistake a
         # gateway on this machine for this gateway.

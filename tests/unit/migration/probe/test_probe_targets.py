@@ -14,7 +14,7 @@ from tls_kit import Authority
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ftp://a:1", "'ftp' is not a scheme"),
+        ("ftp://a:1", "'ftp' is not a supported scheme"),
         ("htp://a:1", "did you mean 'http'?"),
         ("grpc://a", "needs a port, like grpc://a:8000"),
         ("a", "needs a port, like a:8000"),

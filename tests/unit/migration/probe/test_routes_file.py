@@ -118,12 +118,12 @@ def test_casts_are_written_for_datatypes_that_some_protocols_do_not_have() -> No
 
 
 def test_unknown_tensors_are_a_comment_to_fill_in() -> None:
-    unknown = ProbedModel("m", "READY", problem="the server reports no inputs and outputs")
+    unknown = ProbedModel("m", "READY", problem="the server reports neither inputs nor outputs")
     odd = model("n", inputs=(tensor("x", "COMPLEX64", -1),))
     text = compose(server(unknown, odd)).text
     assert not parse_routes(text).models
     lines = text.splitlines()
-    assert "    # When probed: the server reports no inputs and outputs" in lines
+    assert "    # When probed: the server reports neither inputs nor outputs" in lines
     commented = lines[lines.index("# models:") :]
     assert commented[1].startswith("#   m: {inputs: [{name: x, datatype: FP32, shape: [-1, 3]}]")
     filled = "\n".join([*lines, *(line[2:].replace("COMPLEX64", "FP32") for line in commented)])
