@@ -101,7 +101,7 @@ class BoundSockets:
 
 
 BindFunction = Callable[[Address], Awaitable[BoundSockets]]
-"""Returns the sockets of an address, ready to listen. Raises OSError."""
+"""Returns the bound sockets of an address. Raises OSError."""
 
 
 class Cancellable(Protocol):
@@ -212,7 +212,7 @@ class Server(Protocol):
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
-        """The open listening sockets known to this object."""
+        """The open listening sockets, or none if the server does not expose them."""
         ...
 
     async def bind(

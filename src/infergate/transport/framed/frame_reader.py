@@ -41,7 +41,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._read_ahead = memoryview(bytearray(MAX_READ_AHEAD))
         self._start = self._end = 0
-        self._body: memoryview | None = None  # one byte longer than the frame
+        self._body: memoryview | None = None  # one byte longer than an incomplete frame
         self._length = 0
         self.received = 0  # received bytes of the open frame
 

@@ -3,7 +3,7 @@ sent in the order of the requests.
 
 To the ``HttpApp``, a frame is the body of a POST to ``/``. Only the body of the response is sent,
 so the application must report errors in the body. A response without a body is an empty frame.
-Limits are checked as soon as the length of a frame is known. If a rejected frame has arrived
+Limits are checked as soon as the length of a frame has arrived. If a rejected frame has arrived
 completely, it is skipped and the connection continues. Otherwise the connection is closed."""
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes of the current frame or, during a response, of the next frame. Bytes after
-        an early rejection are overwritten."""
+        """Process bytes of the current frame. During a response, keep the bytes of the next frame.
+        Bytes after an early rejection are overwritten."""
         state, frames = self._state, self._frames
         if state is ConnectionState.BODY:
             frames.buffer_written(nbytes)
@@ -80,7 +80,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
 
     def _begin_request(self, length: int) -> None:
         listener, frames = self._listener, self._frames
-        # The start of a ClientHello would be read as a length of many megabytes.
+        # The start of a ClientHello would be read as a length of more than 64 KiB.
         if is_client_hello(frames.peek(CLIENT_HELLO_PREFIX)):
             listener.gate.refuse_tls(self._peer)
             self._state = ConnectionState.CLOSED

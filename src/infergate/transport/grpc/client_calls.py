@@ -42,9 +42,9 @@ class UnaryClientCall(ClientCall):
             reader = framing.SingleMessageReader(self._connection.max_message, self._encoding)
             reader.message = self._message
             self._reader = reader
-        known_length = reader.length
+        previous_length = reader.length
         reader.add(parts)
-        if known_length is None and reader.length is not None:
+        if previous_length is None and reader.length is not None:
             if reader.length > MIN_ACCOUNTED_BYTES:
                 self._set_counted(reader.length)
             if reader.message is None:

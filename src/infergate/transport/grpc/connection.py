@@ -126,7 +126,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
 
     def _start_large_reads(self) -> None:
         if not self._is_tls and not self._transport.is_closing():
-            # This connection keeps no reference to the reader: a cycle would keep closed
+            # This connection keeps no reference to the new protocol: a cycle would keep closed
             # connections until garbage collection.
             self._transport.set_protocol(LargeReads(self))
 
@@ -188,7 +188,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
             self._outbound.output = []
             if not transport.is_closing():
                 is_paused = self.is_write_paused
-                held = transport.get_write_buffer_size() if is_paused else 0
+                size_before = transport.get_write_buffer_size() if is_paused else 0
                 if len(parts) == 1:
                     transport.write(parts[0])
                 elif total_size(parts) <= _MAX_JOINED:
@@ -196,7 +196,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                 else:
                     transport.writelines(parts)
                 if is_paused:
-                    self._on_output_held(transport.get_write_buffer_size() - held)
+                    self._on_output_held(transport.get_write_buffer_size() - size_before)
         if self.engine.is_draining:
             self._close_if_drained()
 

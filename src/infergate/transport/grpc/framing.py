@@ -211,7 +211,8 @@ class MessageReader:
 
     @property
     def missing_bytes(self) -> int:
-        """Number of bytes of the current message that have not arrived."""
+        """Number of bytes of the current message that have not arrived, or 0 if its length has not
+        arrived."""
         if self._buffer is not None:
             return len(self._buffer) - self._filled
         body = self._body

@@ -122,10 +122,16 @@ def _read_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
     )
     if block.size > limits.headers:
         request.limit = "headers"
-        request.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.headers} bytes"
+        request.refusal = (
+            RESOURCE_EXHAUSTED,
+            f"the metadata is over the limit of {limits.headers} bytes",
+        )
     elif len(block.pairs) > limits.header_count:
         request.limit = "header_count"
-        request.refusal = RESOURCE_EXHAUSTED, f"the metadata is over {limits.header_count} entries"
+        request.refusal = (
+            RESOURCE_EXHAUSTED,
+            f"the metadata has more than {limits.header_count} entries",
+        )
     elif not is_grpc(values.get("content-type", "")):
         request.status, request.refusal = 415, (UNKNOWN, "the content-type is not application/grpc")
     elif block.pseudo[":method"] != "POST":
@@ -161,7 +167,7 @@ RESPONSE_HEADERS: Final = header_blocks.encode_block(
     ("content-type", _CONTENT_TYPE),
     ("grpc-accept-encoding", ACCEPTED_ENCODINGS),
 )
-"""The header block that starts every response with a message."""
+"""The header block that starts every response except a Trailers-Only response."""
 OK_TRAILERS: Final = header_blocks.encode_block(("grpc-status", "0"))
 
 
@@ -197,9 +203,9 @@ def encode_trailers_only(
 
 class ResponseHeaders:
     """The parsed headers or trailers of a response. `status` is the HTTP status, or 0 for trailers.
-    `code` is the grpc-status. If grpc-status is missing and the HTTP status is not 200, `code` is
-    the gRPC code for the HTTP status. Otherwise, a missing or malformed grpc-status gives None.
-    An undefined code becomes UNKNOWN. `is_abandoned` is the result of that function."""
+    `code` is the grpc-status. If grpc-status is missing and `status` is neither 0 nor 200, `code`
+    is the gRPC code for the HTTP status. Otherwise, a missing or malformed grpc-status gives None.
+    An undefined code becomes UNKNOWN. `is_abandoned` is the result of the function of that name."""
 
     __slots__ = ("code", "details", "encoding", "is_abandoned", "is_grpc", "metadata", "status")
 

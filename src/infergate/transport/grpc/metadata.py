@@ -39,8 +39,8 @@ def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
-    """Convert ``metadata`` to grpcio's format. Omit entries that gRPC would reject, and binary
-    entries that are not base64."""
+    """Convert ``metadata`` to grpcio's format. Omit entries that are not forwarded, entries that
+    gRPC would reject, and binary entries that are not base64."""
     pairs: list[tuple[str, str | bytes]] = []
     for name, text in metadata.items():
         if not _is_sendable(name):

@@ -36,7 +36,7 @@ from infergate.transport.server.listener import SocketListener
 
 log = logging.getLogger(__name__)
 
-_CHECKS_PER_LIMIT: Final = 4  # number of checks within a time limit
+_CHECKS_PER_LIMIT: Final = 4  # number of checks within the shortest time limit
 
 
 class H2Server(SocketListener[RpcApp]):

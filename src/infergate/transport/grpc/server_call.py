@@ -1,4 +1,5 @@
-"""The base class of unary calls and streams, on a client's HTTP/2 connection."""
+"""The base classes of a client's gRPC calls (unary calls and streams) and of their HTTP/2
+connection."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ from infergate.transport.server.listener import SocketListener
 log = logging.getLogger(__name__)
 
 CLOSING_SECONDS: Final = 1.0
-"""Seconds for a client to acknowledge a shutdown, or to end a request after an early response."""
+"""Seconds for a client to acknowledge a shutdown, to end a request after an early response, or to
+read the last status or GOAWAY."""
 _DEADLINE_GRACE: Final = 0.1
 """Grace period in seconds after a client's deadline, in which the application can report the
 expiry."""
@@ -118,7 +120,7 @@ class ServerCall(IncomingRequest):
         self._has_headers = False  # whether response headers were sent
         self._has_ended = False  # whether the status was sent
         self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
-        self._relayed: Cancellable | None = None  # the relayed request, until a task takes over
+        self._relayed: Cancellable | None = None  # the work on a relayed request
         self._completion: asyncio.Future[None] | None = None
         self.deadline = math.inf  # on the clock of the event loop
         self._unsent_response: UnsentResponse | None = None
@@ -142,14 +144,14 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Handle the event that the complete response has been sent."""
+        """Handle the event that all queued data has been sent."""
 
     def on_reset(self, event: Reset) -> None:  # noqa: ARG002
         """Cancel the call, because the client reset the stream."""
         self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the call, because the client no longer waits for its response."""
+        """Cancel the work on the call, and release its resources."""
         relayed, self._relayed = self._relayed, None
         if relayed is not None:
             relayed.cancel()

@@ -34,7 +34,7 @@ class StreamCall(ServerCall):
         super().__init__(connection, stream, request)
         self._reader = framing.MessageReader(self._max_message, request.encoding)
         self.context.memory = UNLIMITED  # in a stream, each message has its own account
-        self._message_count = 0  # messages taken so far
+        self._message_count = 0  # messages read so far
         self._checked_count = -1  # `_message_count` when an incomplete message was last checked
         self._started_at = self._last_progress = 0.0
         self._held_bytes = 0
@@ -187,7 +187,7 @@ class StreamCall(ServerCall):
             self.finish(RpcResponse(metadata=self.context.response_headers))
         except GatewayError as error:
             self._send_refusal(self.build_refusal(error))
-        except Exception:  # noqa: BLE001 - a bug costs one stream
+        except Exception:  # noqa: BLE001 - a bug must affect only one stream
             self.finish(self._unexpected_error_response())
         finally:
             admission.release_stream()

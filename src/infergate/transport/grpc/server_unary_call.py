@@ -145,7 +145,7 @@ class UnaryCall(ServerCall):
             response = await respond()
         except GatewayError as error:
             response = self.build_refusal(error)
-        except Exception:  # noqa: BLE001 - a bug costs one call
+        except Exception:  # noqa: BLE001 - a bug must affect only one call
             response = self._unexpected_error_response()
         message = self._message
         if isinstance(message, DeferredInflation) and isinstance(

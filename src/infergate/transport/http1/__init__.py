@@ -8,6 +8,6 @@ Server: start with ``server_connection``, the state machine of every HTTP-like l
 ``server`` reads requests with the engine.
 
 Client: start with ``upstream``; ``exchange`` runs one request on a pooled connection,
-``event_stream`` reads server-sent events, ``line_stream`` reads lines, and ``client`` reads plain
-responses.
+``event_stream`` reads server-sent events, ``line_stream`` reads lines, and ``client`` reads
+responses with the engine.
 """

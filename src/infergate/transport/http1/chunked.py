@@ -25,13 +25,13 @@ class ChunkedBody:
         self.is_complete = False
         self._limits = limits
         self._missing = 0  # bytes of the current chunk that have not arrived
-        self._expects_crlf = False  # whether the CRLF that ends a chunk comes next
+        self._expects_crlf = False  # whether a CRLF must follow the current chunk
         self._in_trailers = False  # whether the last chunk has arrived
         self._trailers = 0
 
     def feed(self, data: bytes, at: int) -> int:
         """Decode ``data``, starting at ``at``. Return the position after the last byte that was
-        used. Raises HeadError for malformed chunks, and TOO_LARGE as soon as the chunk
+        used. Raises HeadError for malformed chunks or trailers, and TOO_LARGE as soon as the chunk
         sizes exceed the limit."""
         with memoryview(data) as view:
             while not self._in_trailers:

@@ -1,7 +1,7 @@
-"""A pooled HTTP/1.1 client. ``PlainResponseParser`` parses a response whose head arrives complete,
-is strict HTTP/1.1 and has a Content-Length (a plain response); ``LenientReader`` parses all other
-responses. Connections share a scratch buffer for received bytes. The rest of a plain response's
-body is received directly into its own buffer."""
+"""A pooled HTTP/1.1 client. ``PlainResponseParser`` parses a plain head, which arrives complete, is
+strict HTTP/1.1 and has a Content-Length; ``LenientReader`` parses all other responses. Connections
+share a scratch buffer for received bytes. The rest of a plain response's body is received directly
+into its own buffer."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Http1Connection(HttpServerConnection):
     def _write(
         self, method: str, response: HttpResponse, *, keep_alive: bool, is_http10: bool
     ) -> None:
-        """Write ``response`` to a request of ``method``. ``keep_alive`` is true if the
+        """Write ``response`` to a ``method`` request. ``keep_alive`` is true if the
         connection stays open; the head announces this to an HTTP/1.0 client, which does not assume
         it. Raises ValueError, and writes nothing, if a header would break the message framing."""
         connection = "connection: close\r\n"
@@ -91,6 +91,6 @@ def _date_lines(second: int) -> bytes:
 
 
 def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return ``body`` as one chunk (RFC 9112, 7.1). An empty body has no parts."""
+    """Return ``body`` as one chunk (RFC 9112, 7.1), or no parts if ``body`` is empty."""
     length = total_size(body)
     return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

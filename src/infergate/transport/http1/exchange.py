@@ -1,4 +1,5 @@
-"""An HTTP/1.1 exchange on a pooled connection to a backend. Each response has a new reader."""
+"""An HTTP/1.1 exchange on a pooled connection to a backend. A ``ResponseReader`` parses a single
+response."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class ResponseReader(Protocol):
 
 
 ResponseReaderFactory = Callable[[str, int], ResponseReader]
-"""Creates a ``ResponseReader`` from the request's method and the maximum header line length."""
+"""Creates a ``ResponseReader`` from the request's method and the maximum length of a header name or
+value in bytes."""
 
 
 class HttpExchangeConnection(PooledConnection):

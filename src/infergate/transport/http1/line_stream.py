@@ -32,8 +32,8 @@ class LineParser:
         self._partial_line += partial_line
 
     def next_event(self) -> bytes | None:
-        """Return the next line without the line ending, or None if no line is complete. Raises
-        TOO_LARGE."""
+        """Return the next line without surrounding whitespace, or None if no line is complete.
+        Raises TOO_LARGE."""
         line = self._lines.popleft() if self._lines else None
         if len(self._partial_line if line is None else line) > self._max_line_bytes:
             public = f"a line of the response exceeds the limit of {self._max_line_bytes} bytes"

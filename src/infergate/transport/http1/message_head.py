@@ -54,8 +54,8 @@ cheaper than a system call for each part."""
 
 
 class HeadError(GatewayError):
-    """The error for a request with an invalid head or invalid framing. ``status`` is the HTTP
-    status of the response; no ``Kind`` is mapped to 408, 414, 431 or 505."""
+    """The error for a request whose head or framing is invalid, or that arrived too slowly.
+    ``status`` is the HTTP status of the response; no ``Kind`` is mapped to 408, 414, 431 or 505."""
 
     def __init__(
         self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""

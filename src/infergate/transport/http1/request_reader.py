@@ -33,7 +33,7 @@ class RequestReader:
         self._head_parser = request_head.RequestHeadParser(limits)
         self._accepts_both_lengths = accept_both_lengths  # False after the first head
         self._head_checker: request_head.PartialHeadChecker | None = None
-        self._data = b""  # received bytes, of which _at bytes are taken
+        self._data = b""  # received bytes, of which _at bytes have been read
         self._at = 0
         self._length = 0  # Content-Length of the body
         self._body_buffer: memoryview | None = None

@@ -1,5 +1,5 @@
-"""A fast parser of plain response heads. A plain head is complete and strict HTTP/1.1, with a
-Content-Length, without Transfer-Encoding or Upgrade, and without repeated fields.
+"""A fast parser of plain response heads. A plain head is short, complete and strict HTTP/1.1, with
+a Content-Length, without Transfer-Encoding or Upgrade, and without repeated single-valued fields.
 ``response_reader`` parses all other responses."""
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         )
 
     def _reset_watermark(self) -> bool:
-        """Reset the receive watermark. Return whether it was set."""
+        """Reset the receive watermark to 1 byte. Return whether it was higher."""
         watermark = self._watermark
         if watermark is None or watermark.min_bytes == 1:
             return False

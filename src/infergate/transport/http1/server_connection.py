@@ -7,7 +7,7 @@ directly from the callback. A single timer serves all time limits.
 
 - Rule 1. The task is cancelled when the client disconnects. End of file counts as a disconnect,
   because TCP does not distinguish a half-close from a close.
-- Rule 2. Every request is released when its response is known or when its task ends.
+- Rule 2. Every request is released when its response is complete, or after the connection is lost.
 - Rule 3. If a request is rejected before its body is read, the connection sends the response,
   discards the rest of the body for a while, and closes. If it closed immediately, the system would
   reset the connection, and the client might not receive the response.
@@ -53,7 +53,7 @@ class ConnectionState(enum.Enum):
     BUSY = "the application is handling the request"
     FLUSH = "the response is written, but the client is slow to read it"
     LINGER = "rejected early; discarding the rest of the request"
-    LAST = "the last response is written; closing once the client has taken it"
+    LAST = "the last response is written; closing once the client has read it"
     CLOSED = "closed"
 
 
@@ -69,7 +69,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._identity: tuple[str, ...] = ()  # names in the client certificate
         self._request: IncomingHttpRequest | None = None  # from its head to its response
         self._task: asyncio.Task[None] | None = None
-        self._relayed: Cancellable | None = None  # the application's work, until a task takes over
+        self._relayed: Cancellable | None = None  # the application's work on a relayed request
         self._has_early_response = False  # whether ``relay`` responded before it returned
         self._completion: asyncio.Future[None] | None = None  # the result of ``active_requests``
         self._transport: asyncio.Transport

@@ -163,7 +163,7 @@ class _BegunExchange:
     async def _decode(self, response: HttpResponse) -> None:
         try:
             decoded = await _decode_content(response, self._max_bytes, self._memory)
-        except Exception as error:  # noqa: BLE001 - the callbacks decide
+        except Exception as error:  # noqa: BLE001 - the callbacks handle it
             self.on_error(error)
         else:
             self._report(decoded)

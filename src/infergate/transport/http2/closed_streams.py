@@ -29,8 +29,8 @@ class ClosedStreams:
             self._allowed.popitem(last=False)
 
     def accept_data(self, number: int, size: int) -> bool:
-        """Return whether `size` bytes of DATA were in flight. Raises Http2StreamError if the peer
-        reset the stream."""
+        """Return whether `size` bytes of DATA were in flight. Raises Http2StreamError unless the
+        gateway has recently reset the stream."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not 0 < size <= remaining_bytes:
             return False
@@ -38,8 +38,8 @@ class ClosedStreams:
         return True
 
     def accept_headers(self, number: int) -> bool:
-        """Return whether a header block was in flight. Raises Http2StreamError if the peer reset
-        the stream."""
+        """Return whether a header block was in flight. Raises Http2StreamError unless the gateway
+        has recently reset the stream."""
         remaining_bytes, remaining_blocks = self._in_flight(number)
         if not remaining_blocks:
             return False

@@ -4,8 +4,8 @@ and returns events. The output accumulates in `outbound.output` until the caller
 - The connection's receive window is refilled as DATA is read from the socket. A stream's window is
   refilled when its owner calls `release`, so a slow owner slows down the peer.
 - Budgets (`limits`) are charged for frames that do not advance a request.
-- A frame on a closed stream is a stream error, because other calls share the connection. It is a
-  connection error only if RFC 9113 requires a connection error.
+- A frame on a closed stream is at most a stream error, because other calls share the connection. It
+  is a connection error only if RFC 9113 requires a connection error.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Http2Connection(Http2FrameReader):
             case frames.PRIORITY:
                 self._charge_budget("PRIORITY frames")
                 if len(payload) != PRIORITY_SIZE:
-                    if self._is_idle(stream):  # it must not be reset (RFC 9113, 6.4)
+                    if self._is_idle(stream):  # an idle stream cannot be reset (RFC 9113, 6.4)
                         reason = "a PRIORITY frame of the wrong size"
                         raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
                     raise Http2StreamError(stream, Code.FRAME_SIZE_ERROR)
@@ -462,7 +462,7 @@ class Http2Connection(Http2FrameReader):
         self._send_window_update(limits.CONNECTION_WINDOW - self._receive_window)
 
     def _reset_and_report(self, number: int, code: Code) -> None:
-        """Reset a stream, which may never have been open, and report the reset to the owner."""
+        """Reset a stream, which may never have been open, and report the reset to its owner."""
         self._send_reset(number, code)
         stream = self.streams.get(number)
         if stream is not None:

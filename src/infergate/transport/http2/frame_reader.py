@@ -38,8 +38,8 @@ _MAX_FIRST_BYTES: Final = 16  # bytes that are kept if a connection does not sta
 
 
 class Http2FrameReader:
-    """The frame parser. All methods of subclasses may raise Http2ConnectionError; methods that
-    handle one stream may also raise Http2StreamError."""
+    """The frame parser. The methods that subclasses implement may raise Http2ConnectionError, and
+    those that handle one stream may also raise Http2StreamError."""
 
     preface: bytes  # the bytes with which the peer must start
     _cached_blocks: Mapping[bytes, HeaderBlock]
@@ -91,7 +91,7 @@ class Http2FrameReader:
     def _on_data_payload(
         self, stream: Stream, parts: Sequence[Buffer], size: int, *, end: bool
     ) -> None:
-        """Handle part of a DATA frame, or its end."""
+        """Handle `size` bytes of DATA, in `parts`. `end` means that the peer ends the stream."""
         raise NotImplementedError
 
     def _on_whole_data(self, number: int, payload: Buffer, *, end: bool) -> bool:
@@ -278,7 +278,7 @@ class Http2FrameReader:
         self, data: bytes | bytearray, at: int, end: int, number: int, length: int
     ) -> int:
         """Read consecutive DATA frames with equal headers in one step. Return the position after
-        them, or `at` if there are fewer than two such frames."""
+        them, or `at` if fewer than two such frames have arrived within the receive windows."""
         frame_size = FRAME_HEADER_SIZE + length
         if not 0 < length <= MAX_FRAME:
             return at

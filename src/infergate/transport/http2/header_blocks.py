@@ -20,7 +20,7 @@ _CONNECTION_HEADERS: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
 FIXED_NAMES: Final = frozenset({b"te", b"content-type", b"content-length"})
-"""Names whose values decide whether a block is valid."""
+"""Names whose values decide whether a block or a gRPC request is valid."""
 _REQUEST_PSEUDO_HEADERS: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 
 
@@ -161,7 +161,7 @@ def encode_value(value: str) -> bytes:
 
 
 def encode_block(*pairs: tuple[str, str]) -> bytes:
-    """Return the encoded header block with the fields ``pairs``."""
+    """Return the encoded header block with the fields `pairs`."""
     return b"".join(encode_field(name, value) for name, value in pairs)
 
 

@@ -36,8 +36,8 @@ class Stream:
         self.send_window = send_window
         self.receive_window = receive_window  # bytes that the peer may still send
         self.extra_granted = 0
-        """Number of bytes by which `expect` has raised the receive window above its initial
-        size."""
+        """Number of bytes that `expect` has granted in advance, and that `release` must not grant
+        again."""
         self.unreleased = 0
         """Released bytes that no WINDOW_UPDATE has returned to the peer yet."""
         self.send_queue: deque[Buffer] | None = None  # data that waits for flow-control windows

@@ -22,7 +22,7 @@ from infergate.core.tensor import Buffer
 _inflation_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = (
     WeakKeyDictionary()
 )
-_MAX_IMMEDIATE_PIECES: Final = 8
+_MIN_DEFERRED_PIECES: Final = 8
 
 
 def inflate_or_defer(
@@ -35,7 +35,7 @@ def inflate_or_defer(
     for piece in pieces:
         beginning.append(piece)
         size += len(piece)
-        if size > PIECE_BYTES or len(beginning) >= _MAX_IMMEDIATE_PIECES:
+        if size > PIECE_BYTES or len(beginning) >= _MIN_DEFERRED_PIECES:
             return DeferredInflation(b"".join(beginning), pieces, length, max_bytes)
     return b"".join(beginning)
 
@@ -47,7 +47,7 @@ class DeferredInflation:
         self, beginning: bytes, pieces: Iterator[bytes], length: int, max_bytes: int
     ) -> None:
         self.prefix: Final = beginning
-        self.error: Exception | None = None  # the error found while inflating, or None
+        self.error: Exception | None = None  # the error that ended the inflation, or None
         self._pieces: Final = pieces
         self._length: Final = length
         self._max_bytes: Final = max_bytes

@@ -1,5 +1,5 @@
-"""Timers for the time limits and the calls of a connection, and the deadline of a request body. If
-the event loop was delayed past the deadline of a ``Timer``, pending input is read before the timer
+"""Timers for the time limits and the calls of a connection, and the deadline of a body. If the
+event loop was delayed past the deadline of a ``Timer``, pending input is read before the timer
 fires, because loops check timers before sockets."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CATCH_UP_SECONDS: Final = 0.01  # the length of the postponement
 
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:
-    """Return the deadline for the next bytes of a body that began to arrive at ``since``.
-    ``received`` bytes of the body have arrived. Both the pause between bytes and the average rate
-    are limited."""
+    """Return the deadline for the next bytes of a request or response body whose transfer began at
+    ``since``. The receiver has ``received`` bytes. Both the pause between bytes and the average
+    rate are limited."""
     idle = limits.idle_body_time
     return min(now + idle, since + idle + received / MIN_BODY_RATE)
 

@@ -3,8 +3,8 @@ stops.
 
 - Rule 1. A socket file without a listening process is replaced, because a killed process leaves its
   file behind. A file with a listening process, and a file that is not a socket, are never changed.
-- Rule 2. A file is removed only if this object created it, because another process may have
-  replaced it.
+- Rule 2. When a listener stops, it removes only a file that it created, because another process may
+  have replaced the file.
 - Rule 3. A socket that is bound but not listening yet looks abandoned, so the path is claimed by
   locking ``<path>.lock`` until the socket is closed. The system releases the lock when the process
   ends.

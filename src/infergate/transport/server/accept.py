@@ -85,7 +85,7 @@ class Acceptor:
         self._timers[sock.fileno()] = self._loop.call_later(seconds, callback, sock)
 
     def _accept_batch(self, sock: socket.socket) -> None:
-        """Accept several connections if no other process has accepted a connection."""
+        """Accept up to ``_batch`` connections if no other process has accepted a connection."""
         self._listen(sock)
         if self._other_loads != self._loads.others():
             self._batch = 1
@@ -96,7 +96,7 @@ class Acceptor:
         self._batch = min(2 * self._batch, _MAX_BATCH)
 
     def _accept(self, sock: socket.socket) -> bool:
-        """Accept one connection. Return False if no connection is waiting."""
+        """Accept one connection. Return False if no connection was accepted."""
         try:
             connection, _ = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):

@@ -263,7 +263,7 @@ class PendingTransfer:
         self._started_at = self._last_progress = self._rate_since = 0.0
 
     def start(self, size: int, now: float, client: ResponseReceiver) -> None:
-        """Start waiting for ``client`` to take ``size`` bytes."""
+        """Start waiting for ``client`` to read ``size`` bytes."""
         self._client = client
         self._start(size, now)
 

@@ -47,5 +47,6 @@ class ConnectionHost(Protocol):
         ...
 
     def unregister(self, connection: AcceptedConnection) -> None:
-        """Remove a connection whose socket is closed and whose tasks have ended."""
+        """Remove a connection whose socket is closed and whose tasks have ended, or a TLS layer
+        whose handshake is complete."""
         ...

@@ -1,5 +1,6 @@
 """The gate of a listener, which limits its connections and holds its TLS settings. Refused
-connections are closed, counted by reason, and logged. The log gets at most 20 lines per second."""
+connections are closed, counted by reason, and logged. The log gets at most 20 such lines per
+second, and then one line that counts the rest."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class SocketListener(Generic[AppT]):
         gate: ConnectionGate | None = None,
     ) -> None:
         self._requested_address = address
-        self.address = address  # the bound address
+        self.address = address  # after ``bind``, the bound address
         self.app = app
         self.relay: RelayFunction | None = _relay_of(app)
         """The application's ``relay``, or None."""

@@ -285,8 +285,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._send_encrypted()
 
     def _next_piece(self) -> Buffer:
-        """Return the next data in as few parts as possible, because each part starts a TLS
-        record."""
+        """Remove and join up to ``_MAX_PIECE`` bytes of unsent data, because each piece that is
+        encrypted starts a TLS record."""
         waiting, parts, size = self._unsent, [], 0
         while waiting and size < _MAX_PIECE:
             part = waiting.popleft()
@@ -304,7 +304,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._socket_transport.write(self._outgoing.read())
 
     def _send_close_notify(self) -> None:
-        """Send close_notify and end the socket (Rule 3)."""
+        """Send close_notify, then close the socket or only its sending side (Rule 3)."""
         if not self._is_close_notify_sent:
             self._is_close_notify_sent = True
             with contextlib.suppress(ssl.SSLError):  # the client has not sent its close_notify

@@ -77,8 +77,8 @@ def default_authorities() -> bytes:
     authorities: dict[bytes, None] = {}
     for path in _default_files():
         with suppress(OSError):  # the file is missing or unreadable; OpenSSL also skips it
-            found = certificates.CERTIFICATE_PATTERN.findall(path.read_bytes())
-            authorities.update(dict.fromkeys(found))
+            file_certificates = certificates.CERTIFICATE_PATTERN.findall(path.read_bytes())
+            authorities.update(dict.fromkeys(file_certificates))
     return b"\n".join(authorities)
 
 

@@ -18,7 +18,7 @@ _VERSION_AND_RANDOM: Final = 34
 
 
 class AlpnOffer:
-    """Collects a client's first bytes until its ALPN offer is known."""
+    """Collects a client's first bytes until the ClientHello is complete."""
 
     def __init__(self, protocols: Collection[str]) -> None:
         """``protocols`` are the protocols that the listener supports."""
