@@ -32,8 +32,8 @@ class KeyRing:
         self._file: Final = file
 
     def find_owner_now(self, secret: str, now: float) -> str | None:
-        """Return the name of the key's owner, or None if the key is unknown or its file must be
-        read."""
+        """Return the name of the key's owner, or None if the key is unknown or the key file must
+        be read."""
         name = self._configured.find_owner(secret)
         if name is None and self._file is not None:
             current = self._file.current_if_checked(now)
@@ -58,8 +58,9 @@ class Authenticator:
         self._permits: Final = BoundedCache[str, RulePermit](_MAX_CACHED_PERMITS)
 
     def identify_now(self, context: RequestContext, now: float) -> RulePermit | None:
-        """Return the permit of the client. Return None if ``identify`` must be called, because a
-        token is not cached, or a key is unknown or its file must be read. Raises AccessRejected."""
+        """Return the permit of the client. Return None if ``identify`` must be called, because the
+        token is not cached, the key is unknown or the key file must be read. Raises
+        AccessRejected."""
         credential = read_credential(context.headers)
         if credential is not None:
             secret, tokens = credential.secret, self._tokens_for(credential)

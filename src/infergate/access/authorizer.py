@@ -1,6 +1,6 @@
 """Authorizes every request, whatever its protocol, before a backend is contacted.
 
-- The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN).
+- An anonymous client without permission gets UNAUTHENTICATED, never FORBIDDEN.
 - Each request of a stream is authorized with the credentials of the stream, by the configuration
   that is active when the request arrives."""
 
@@ -30,8 +30,8 @@ string if no route matches."""
 class AuthorizerSettings:
     """``open_health`` means that health operations need no credentials. ``has_shared_memory`` means
     that requests may refer to shared memory. ``on_rejected`` is called with the reason of each
-    rejection, and ``on_change_denied`` for rejected operations that would have changed a server's
-    state."""
+    rejection, and ``on_change_denied`` for each rejected operation on the repository, the settings
+    or shared memory."""
 
     open_health: bool
     has_shared_memory: bool
@@ -130,7 +130,7 @@ class Authorizer:
         return summary
 
     async def authenticate(self, context: RequestContext) -> None:
-        """Set the permit of ``context``, which opens a stream. Each request of the stream is
+        """Set the permit of ``context``, the context of a new stream. Each request of the stream is
         authorized separately. Raises UNAUTHENTICATED and OVERLOADED."""
         if self._successor is not None:
             await self._successor.authenticate(context)

@@ -21,7 +21,7 @@ from infergate.routing.table import model_matcher
 
 MAX_BUCKETS: Final = 65_536
 """Maximum number of buckets, about 20 MB in total. When it is exceeded, empty buckets are dropped
-first, and then the least recently charged buckets."""
+first, and then the least recently charged buckets, until three quarters of this number remain."""
 _TOLERANCE_SECONDS: Final = 1e-6
 """Times that differ by less than this count as equal, because sums of floats are inexact."""
 _MAX_CACHED_PLANS: Final = 4096
@@ -40,8 +40,8 @@ class Rate:
 @dataclass(frozen=True, slots=True)
 class RateLimit:
     """Limits on the requests and bytes of matching identities and models. ``identities`` and
-    ``models`` are patterns as in routes; ``*`` matches everything. Requests are counted separately
-    for each identity and each route, or together for all identities and routes."""
+    ``models`` are patterns as in routes; ``*`` matches everything. With ``each_identity`` and
+    ``each_route``, each identity and each route has its own buckets."""
 
     identities: tuple[str, ...]
     models: tuple[str, ...] = (ANY,)
@@ -68,7 +68,7 @@ class ExceededLimit(NamedTuple):
 
 
 class RateStore(Protocol):
-    """Buckets outside this host."""
+    """Buckets in an external service, such as Redis."""
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         """Charge all buckets and return None, or charge nothing and return the exceeded limit with
@@ -107,7 +107,8 @@ class LocalBuckets:
 
     def __init__(self) -> None:
         self._empty_at: Final[dict[str, float]] = {}
-        """The time at which each bucket will be empty. The least recently charged is first."""
+        """The time at which each bucket will be empty. The least recently charged bucket is
+        first."""
 
     def __len__(self) -> int:
         return len(self._empty_at)

@@ -6,7 +6,7 @@ agree.
 
 If a call to Redis fails or times out, Redis is not queried for one second. Meanwhile the configured
 fallback applies: ``local`` (each gateway counts for itself), ``open`` (no limits) or ``closed``
-(requests that a rate limit matches are rejected)."""
+(requests that match a rate limit are rejected)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RETRY_SECONDS: Final = 1.0
 """Seconds for which Redis is not queried after a failure."""
 _CONNECTIONS: Final = 16
 _KEY_PREFIX: Final = "infergate:{rates}:"
-"""The prefix of all Redis keys. In a cluster, the braces keep all keys on one node, because a
+"""The prefix of the buckets' keys. In a cluster, the braces keep all keys on one node, because a
 script can use only one node."""
 
 SCRIPT: Final = """

@@ -135,7 +135,7 @@ class CompiledRule:
     def __init__(self, rule: AccessRule, number: int) -> None:
         self.number: Final = number
         self._matches_identity: Final = matcher(rule.identities)
-        self._takes_anonymous: Final = ANONYMOUS in rule.identities
+        self._matches_anonymous: Final = ANONYMOUS in rule.identities
         self._claim_matchers: Final = {
             name: matcher(values) for name, values in rule.claims.items()
         }
@@ -146,7 +146,7 @@ class CompiledRule:
     def applies_to(self, identity: str, claims: Claims) -> bool:
         """Return whether ``identity`` (rule 2) and ``claims`` match the rule."""
         if identity == ANONYMOUS:
-            return self._takes_anonymous
+            return self._matches_anonymous
         return self._matches_identity(identity) and all(
             any(map(matches, claim_values(claims, name)))
             for name, matches in self._claim_matchers.items()
@@ -186,8 +186,8 @@ because a tuple of rules would be hashed rule by rule for each request."""
 
 
 class RulePermit:
-    """The combined permission of all ``rules`` for one identity. Permits with the same rules share
-    their ``decisions``."""
+    """The combined permission of all ``rules`` for one identity. All permits of a configuration
+    share the cache ``decisions``."""
 
     __slots__ = ("_decisions", "_rule_bits", "_rules", "highest_priority", "identity", "weight")
 

@@ -1,9 +1,10 @@
 """Verifies JSON Web Tokens (RFC 7519) as RFC 8725 advises. PyJWT does the cryptography.
 
 1. A token must have a configured issuer and audience, an allowed algorithm, a signature by one of
-   the issuer's keys, and an expiry time.
+   the issuer's keys, an expiry time and a subject.
 2. The reason for rejecting a signature is logged but not sent to the client. A client whose token
-   has a valid signature but has expired is informed, because the client must get a new token.
+   has a valid signature receives the reason if the token has expired, is not valid yet, or has a
+   wrong audience or subject.
 3. A verified token is cached by its hash until the token expires or the issuer's keys change."""
 
 from __future__ import annotations

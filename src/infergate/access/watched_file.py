@@ -4,7 +4,7 @@ The file is checked when its content is needed, but at most once a second. An en
 from the file therefore stays valid for at most a second. Symbolic links, as in secrets mounted by
 Kubernetes, are followed.
 
-If the file cannot be read or parsed, the previous content stays valid and the error is logged."""
+If the file cannot be read or parsed, the previous content stays valid. The error is logged once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WatchedFile(Generic[T]):
         return self._value
 
     refreshed = current
-    """The method of ``JwkSource``. A token whose key is unknown needs no extra check of the file,
+    """Implements ``JwkSource``. A token whose key is unknown needs no extra check of the file,
     because ``current`` checks the file often enough."""
 
     async def _check(self) -> None:

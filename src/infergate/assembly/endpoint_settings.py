@@ -19,8 +19,8 @@ _LEAST_REQUEST: Final = "least-request"
 
 
 def configured_endpoints(config: BackendConfig) -> Sequence[ConfiguredEndpoint]:
-    """Return the configured endpoints. A host name stands for one endpoint per address. If
-    ``dns_refresh`` is 0 or ``shared_memory`` is ``forward``, it is a single endpoint."""
+    """Return the configured endpoints. A host name stands for one endpoint per address, or
+    for a single endpoint if ``dns_refresh`` is 0 or ``shared_memory`` is ``forward``."""
     resolves_name = bool(config.dns_refresh) and config.shared_memory == "copy"
     urls = config.endpoints
     rows = zip(urls, display_names(urls), compiled.endpoints(config), strict=True)

@@ -28,7 +28,7 @@ authorities."""
 
 
 class Engine(NamedTuple):
-    """The factories of one engine. ``bind_grpc`` binds an address on which several processes can
+    """The factories of one engine. ``bind_grpc`` binds sockets on which several processes can
     listen. A listening gRPC server cannot change the limits named in ``fixed_grpc_limits``, and can
     change its TLS files and server names only if ``can_change_grpc_tls`` is set. ``make_loop``
     creates the engine's event loop; None means asyncio's default loop."""

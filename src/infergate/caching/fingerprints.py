@@ -1,9 +1,9 @@
 """Fingerprints of inferences, which take much less time to compute than cache keys, and a table of
 recent fingerprints.
 
-With fingerprints, a route with ``min_uses: 2`` neither hashes nor stores an inference at its first
-occurrence. Different inferences may have equal fingerprints. In this case the route hashes and
-stores an inference at its first occurrence, but never returns a wrong response."""
+With fingerprints, a route with ``min_uses: 2`` neither computes the key nor stores the response of
+an inference that occurs for the first time. Different inferences may have equal fingerprints. The
+route may then use the cache at the first occurrence, but never returns a wrong response."""
 
 from __future__ import annotations
 

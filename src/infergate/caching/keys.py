@@ -26,7 +26,7 @@ class UncacheableError(Exception):
 
 def check_weight(values: Iterable[object]) -> None:
     """Raise UncacheableError if the total weight of ``values``, including nested values, exceeds
-    ``MAX_WEIGHT``. The loop ends at this limit."""
+    ``MAX_WEIGHT``."""
     weight, waiting = 0, list(values)
     while waiting:
         value = waiting.pop()

@@ -11,7 +11,7 @@ from infergate.caching.store import StoredValue
 from infergate.core.stats import CacheStats
 
 _ENTRY_BYTES: Final = 512
-"""The memory of an entry in bytes, without its value."""
+"""The approximate memory of an entry in bytes, without its value."""
 
 
 class LocalStore:

@@ -124,8 +124,8 @@ class RedisStore:
         await self._redis.aclose()
 
     async def _read(self, digest: bytes, backend: str) -> tuple[bytes, bytes]:
-        """Return the value of ``digest``, which is empty if Redis has no such value, and the epoch
-        of ``backend``, which is empty if it could not be created."""
+        """Return the value of ``digest``, which is empty if Redis has no such value or no epoch,
+        and the epoch of ``backend``, which is empty if it could not be created."""
         epoch_key = _epoch_key(backend)
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.getrange(_PREFIX + digest, 0, self._max_bytes)

@@ -29,7 +29,7 @@ class RemoteStore(Protocol):
 
 class RemoteLookup(NamedTuple):
     """The result of a lookup: a value or None, and the tag to pass to ``put`` with a new value. The
-    tag is empty if the store is unavailable."""
+    tag is empty if no value can be stored."""
 
     stored: StoredValue | None = None
     tag: bytes = b""
@@ -77,10 +77,10 @@ class ResponseCache:
         """Look up ``key`` in the remote store. If a value is found, also store it in memory."""
         if self._remote is None:
             return RemoteLookup()
-        found = await self._remote.get(key.digest, key.backend, key.epoch)
-        if found.stored is not None:
-            await self.memory.put(key.in_memory, found.stored)
-        return found
+        lookup = await self._remote.get(key.digest, key.backend, key.epoch)
+        if lookup.stored is not None:
+            await self.memory.put(key.in_memory, lookup.stored)
+        return lookup
 
     async def put(self, key: CacheKey, tag: bytes, value: bytes, ttl: float) -> bool:
         """Store ``value`` for ``ttl`` seconds in memory and, unless ``tag`` is empty, in the remote

@@ -161,7 +161,7 @@ class SharedStore:
                 if self._head[_CHANGING]:
                     self._clear()  # rule 1
                 if self._head[_USED_BLOCKS] > self._mapped_blocks:
-                    self._map(self._head[_USED_BLOCKS])  # another process has a larger store
+                    self._map(self._head[_USED_BLOCKS])  # another process has used more blocks
                 yield
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN)

@@ -29,7 +29,7 @@ class ResponseStore(Protocol):
     entries first. ``now`` is a time on the clock of ``time.monotonic``."""
 
     async def get(self, key: bytes, now: float) -> StoredValue | None:
-        """Return the value of ``key`` unless it has expired."""
+        """Return the value of ``key``, or None if there is no value or the value has expired."""
         ...
 
     async def put(self, key: bytes, stored: StoredValue) -> bool:
@@ -56,5 +56,5 @@ class ResponseStore(Protocol):
         ...
 
     def usage(self) -> CacheStats:
-        """Return how much memory the store uses."""
+        """Return the memory usage of the store."""
         ...

@@ -2,7 +2,9 @@
 
 - ``loading``: finds the class of a plug-in, imports it within a time limit, and checks it
 - ``options``: validates the options of a plug-in
-- ``instances``: creates and closes plug-ins
-- ``runner``: runs their methods outside the event loop, with timeouts and counters
-- ``results``: checks their return values
+- ``instances``: creates and starts plug-ins
+- ``runner``: runs the methods of plug-ins in ``threads``, with timeouts and counters
+- ``results``: checks the return values of plug-ins
+- ``calls`` and ``transform_step``: the facts that plug-ins receive about a request, and the step
+  that runs a transform
 """

@@ -16,7 +16,8 @@ from infergate.plugins.base import Plugin
 P = TypeVar("P", bound=Plugin)
 
 CREATE_SECONDS: Final = 600.0
-"""Maximum duration of a constructor, and of ``start``. Either may load a model's weights."""
+"""Maximum duration of a constructor, of ``start``, and of reading a plug-in's names or metadata.
+The constructor and ``start`` may load a model's weights."""
 HOOK_FAILURES: Final = FailureKinds(Kind.INTERNAL, Kind.INTERNAL, Origin.GATEWAY)
 MODEL_FAILURES: Final = FailureKinds(Kind.BACKEND_ERROR, Kind.BACKEND_GARBAGE, Origin.BACKEND)
 

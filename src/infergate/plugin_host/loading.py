@@ -43,20 +43,22 @@ def load_class(reference: str, group: str, base: type[P]) -> type[P]:
         module, _, name = reference.partition(":")
         if not (_PATH.fullmatch(module) and _PATH.fullmatch(name)):
             raise PluginError(f"'{reference}' is not of the form 'package.module:Class'")
-        found = run_within(
+        candidate = run_within(
             IMPORT_SECONDS, f"importing '{reference}'", lambda: _import(module, name)
         )
     else:
         entry = _entry_point(reference, group)
-        found = run_within(IMPORT_SECONDS, f"importing '{reference}' ({entry.value})", entry.load)
-    return _check_class(found, reference, base)
+        candidate = run_within(
+            IMPORT_SECONDS, f"importing '{reference}' ({entry.value})", entry.load
+        )
+    return _check_class(candidate, reference, base)
 
 
 def _import(module: str, name: str) -> Any:
-    found: Any = importlib.import_module(module)
+    candidate: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        candidate = getattr(candidate, part)
+    return candidate
 
 
 def _entry_point(name: str, group: str) -> EntryPoint:
@@ -75,20 +77,20 @@ def _entry_point(name: str, group: str) -> EntryPoint:
     return matching[0]
 
 
-def _check_class(found: Any, reference: str, base: type[P]) -> type[P]:
-    if not (isinstance(found, type) and issubclass(found, base)):
+def _check_class(candidate: Any, reference: str, base: type[P]) -> type[P]:
+    if not (isinstance(candidate, type) and issubclass(candidate, base)):
         raise PluginError(f"'{reference}' is not a subclass of infergate.plugins.{base.__name__}")
-    major, _, minor = found.plugin_api.partition(".")
+    major, _, minor = candidate.plugin_api.partition(".")
     own_major, _, own_minor = API_VERSION.partition(".")
     if major != own_major or not minor.isdecimal() or int(minor) > int(own_minor):
         raise PluginError(
-            f"'{reference}' needs version {found.plugin_api} of the plug-in interface; this "
+            f"'{reference}' needs version {candidate.plugin_api} of the plug-in interface; this "
             f"infergate has {API_VERSION}"
         )
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+    if inspect.isabstract(candidate):
+        missing = ", ".join(sorted(getattr(candidate, "__abstractmethods__", ())))
         raise PluginError(f"'{reference}' does not define {missing}")
-    return found
+    return candidate
 
 
 def run_within(seconds: float, activity: str, function: Callable[[], T]) -> T:

@@ -35,16 +35,16 @@ def read_options(options_type: type | None, values: Mapping[str, Any]) -> Any:
         if values:
             raise OptionsError([((name,), "the plug-in has no options") for name in values])
         return None
-    unknown = list(_unknown_names(options_type, values))
+    findings = list(_unknown_names(options_type, values))
     options: Any = None
     try:
         options = TypeAdapter(options_type).validate_python(dict(values))
     except ValidationError as error:
-        unknown += [
+        findings += [
             (details["loc"], _message(details))
             for details in error.errors(include_url=False, include_input=False)
             if details["type"] not in {"extra_forbidden", "unexpected_keyword_argument"}
-            or details["loc"] not in {path for path, _ in unknown}
+            or details["loc"] not in {path for path, _ in findings}
         ]
     except PydanticUserError as error:  # options_type is neither a model nor a dataclass
         raise OptionsError(
@@ -52,8 +52,8 @@ def read_options(options_type: type | None, values: Mapping[str, Any]) -> Any:
         ) from None
     except Exception as error:  # noqa: BLE001 - validators are the plug-in's code
         raise OptionsError([((), f"validation failed: {describe_exception(error)}")]) from None
-    if unknown:
-        raise OptionsError(unknown)
+    if findings:
+        raise OptionsError(findings)
     return options
 
 

@@ -1,5 +1,5 @@
-"""Checks the return values of plug-ins. The checks walk the tensors, so they run in the plug-in's
-thread."""
+"""Checks the return values of plug-ins. Tensors are checked in the plug-in's thread, because
+checking their elements may take long."""
 
 from __future__ import annotations
 
@@ -202,9 +202,9 @@ def check_tensors(tensors: Any, side: str, limits: Limits, checked: Sequence[Ten
         raise InvalidResultError(f"{len(tensors)} {side}; the limit is {limits.tensors}")
     if len({each.name for each in tensors}) < len(tensors):
         raise InvalidResultError(f"{side} has a name twice")
-    unchecked = {id(tensor) for tensor in checked}
+    checked_ids = {id(tensor) for tensor in checked}
     for tensor in tensors:
-        if id(tensor) not in unchecked:
+        if id(tensor) not in checked_ids:
             _check_tensor(tensor, limits)
     _check_size(tensors, limits)
 

@@ -168,9 +168,10 @@ class PluginRunner:
     ) -> Any:
         """Return the result of ``step``, which must end within ``seconds``.
 
-        ``on_end`` is called when the step has ended, even if the step was abandoned before. Until
-        then, ``held_bytes`` of ``memory`` stay charged. Raises PluginCallError, or the GatewayError
-        that the step raises."""
+        ``on_end`` is called when the step has ended, even if the step was abandoned before, or when
+        the call is refused. Until then, ``held_bytes`` of ``memory`` stay charged if they exceed
+        ``MIN_ACCOUNTED_BYTES``. Raises PluginCallError, or the GatewayError that the step
+        raises."""
         if self.is_stuck:
             on_end()
             self.counters.calls["refused"] += 1

@@ -142,7 +142,8 @@ def check_specs(described: Any, names: Sequence[str]) -> Sequence[Spec]:
 
 
 def check_names(transform: TensorTransform) -> None:
-    """Raise InvalidResultError unless the names of ``transform`` are tuples of strings."""
+    """Raise InvalidResultError unless the names of ``transform`` are non-empty tuples of
+    strings."""
     try:
         names = transform.reads, transform.writes
     except GatewayError as error:

@@ -47,8 +47,9 @@ class SubtreeApp(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdminApp:
-    """Serves ``/metrics``, ``/healthz`` (liveness), ``/readyz`` (readiness), ``/config`` (the
-    active configuration), the paths of other applications and, if enabled, POST ``/reload``.
+    """Serves ``/`` (an index), ``/metrics``, ``/healthz`` (liveness), ``/readyz`` (readiness),
+    ``/config`` (the active configuration and the last reload), the paths of other applications and,
+    if enabled, POST ``/reload``.
 
     ``count_limit`` is called with the name of the limit that a request exceeded. ``hosts`` are the
     trusted names in the Host header, in addition to IP addresses and local names. ``apps`` maps

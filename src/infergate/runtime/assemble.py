@@ -142,7 +142,8 @@ class _SharedState:
     sampler: HistorySampler
     control_recording: ControlRecording
     make_demo: Callable[[], ConsoleDemo | None]
-    """Returns the console's demo, or None if the active configuration does not have the demo."""
+    """Returns the console's demo, or None if the active configuration does not allow the
+    demo."""
     plugins: PluginFactory
 
 
@@ -276,7 +277,7 @@ def _make_tracer(config: Config, previous: GatewayParts | None) -> Tracer | None
 def _unchanged_backends(
     previous: GatewayParts | None, config: Config, limits: Limits
 ) -> dict[str, Backend]:
-    """Return the backends of ``previous`` whose configuration is unchanged, by name."""
+    """Return the backends of ``previous`` that ``config`` can reuse, by name."""
     if previous is None or previous.limits != limits or previous.config.helpers != config.helpers:
         return {}
     if previous.config.tracing != config.tracing:

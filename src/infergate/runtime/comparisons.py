@@ -138,8 +138,9 @@ class ComparisonsApp:
 
 
 async def encode_summaries(summaries: Iterable[Summary]) -> list[bytes]:
-    """Return ``summaries`` as JSON, one model at a time. A route may have 33 models of 65 outputs
-    each; encoding all of them in one step would block the event loop for 100 ms."""
+    """Return ``summaries`` as JSON documents, one for each model of a route. A route may have 33
+    models of 65 outputs each; encoding all of them in one step would block the event loop for
+    100 ms."""
     encoded = []
     for summary in summaries:
         for part in summary.by_model():

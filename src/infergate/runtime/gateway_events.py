@@ -61,10 +61,10 @@ class GatewayEvents:
         """Return the events since the wall-clock time ``since``. The newest event comes first."""
         events = [*self._gateway, *self._endpoints]
         events.sort(key=lambda event: event.monotonic_time)
-        found = [asdict(event) for event in reversed(events) if event.time >= since]
-        for each in found:
-            del each["monotonic_time"]
-        return found
+        recent = [asdict(event) for event in reversed(events) if event.time >= since]
+        for fields in recent:
+            del fields["monotonic_time"]
+        return recent
 
 
 def _shorten(diff: str) -> str:

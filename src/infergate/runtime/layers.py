@@ -16,10 +16,10 @@ LayerFactory = Callable[[RouteConfig], RouteLayer | None]
 def make_layers(
     config: Config, factories: Sequence[LayerFactory]
 ) -> Mapping[int, Sequence[RouteLayer]]:
-    """Return the layers of the routes by position. The layer of the first factory is closest to the
-    client."""
+    """Return the layers of each route that has layers, by the route's position. The layer of the
+    first factory is closest to the client."""
     layers = {
         position: [layer for make in factories if (layer := make(route)) is not None]
         for position, route in enumerate(config.routes)
     }
-    return {position: found for position, found in layers.items() if found}
+    return {position: of_route for position, of_route in layers.items() if of_route}

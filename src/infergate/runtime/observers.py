@@ -65,9 +65,9 @@ def make_observers(
     config: Config, table: RouteTable, recorder: Recorder | None, payload_log: PayloadLog | None
 ) -> Mapping[int, Sequence[ExchangeObserver]]:
     """Return the observers of the routes in ``table``, by the route's position."""
-    found: dict[int, list[ExchangeObserver]] = {}
+    by_position: dict[int, list[ExchangeObserver]] = {}
     if recorder is None and payload_log is None:
-        return found
+        return by_position
     for position, (section, route) in enumerate(zip(config.routes, table.routes, strict=True)):
         observers: list[ExchangeObserver] = []
         if recorder is not None and section.record is not None:
@@ -77,5 +77,5 @@ def make_observers(
                 payload_log.observer(route.label, logged.percent, logged.mode, errors=logged.errors)
             )
         if observers:
-            found[position] = observers
-    return found
+            by_position[position] = observers
+    return by_position

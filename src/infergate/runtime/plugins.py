@@ -221,7 +221,7 @@ def plugin_names(config: Config) -> set[PluginKey]:
 
 def plugin_seconds(config: Config) -> float:
     """Return the time limit in seconds of each step that creates a plug-in of ``config`` (the
-    constructor, ``start``, or reading its metadata), or 0 without plug-ins."""
+    constructor, ``start``, or reading metadata or names), or 0 without plug-ins."""
     return CREATE_SECONDS if plugin_names(config) else 0.0
 
 

@@ -70,7 +70,8 @@ class ConfiguredCache:
         return self._store.usage()
 
     async def close(self, *, is_last: bool) -> None:
-        """Close the connections to Redis. If this is the last cache in use, free the memory."""
+        """End the repeated invalidations, and close the connections to Redis. If this is the last
+        cache in use, free the memory."""
         for task in self._later.values():
             task.cancel()
         await asyncio.gather(*self._later.values(), return_exceptions=True)

@@ -249,8 +249,8 @@ class RunningGateway:
 
     async def start(self, bind: BindFunction | None = None) -> None:
         """Bind all listeners, then accept connections. ``bind`` is also used for later
-        configurations. If an address cannot be bound, closes all listeners and raises OSError with
-        the address."""
+        configurations. If an address cannot be bound, close all listeners and raise OSError
+        with the address."""
         self._bind = bind
         try:
             await self._open_listeners(self._listeners)

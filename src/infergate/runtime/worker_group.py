@@ -56,4 +56,4 @@ class ProcessEndedError(Exception):
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.exit_code: Final = code or 1 if code >= 0 else 128 - code
-        """The exit code as a shell reports it."""
+        """The exit code as a shell reports it, but 1 instead of 0."""

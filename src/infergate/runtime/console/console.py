@@ -1,5 +1,5 @@
-"""The HTTP application below ``/console``, which serves the page and its JSON, and sends test
-requests."""
+"""The HTTP application below ``/console``, which serves the page and its JSON, and performs the
+actions of the page: test requests and the demo."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class Console:
             case "/state":
                 return await self._state()
             case "/plan":
-                view = self.source
+                source = self.source
                 return _json_response(
-                    await asyncio.to_thread(plan.plan, view.config, view.addresses)
+                    await asyncio.to_thread(plan.plan, source.config, source.addresses)
                 )
             case "/history":
                 return await self._traffic_history(wire.query)
@@ -238,8 +238,8 @@ class Console:
         return _encode(comparison)
 
     def _config_text(self, config: Config, *, defaults: bool) -> str:
-        """Return the configuration as text. It is cached, because writing thousands of routes takes
-        seconds."""
+        """Return the configuration as text. The text is cached, because writing thousands of routes
+        takes seconds."""
         cached = self._config_texts.get(defaults)
         if cached is None or cached[0] is not config:
             cached = self._config_texts[defaults] = (

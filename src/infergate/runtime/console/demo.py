@@ -272,7 +272,7 @@ class ConsoleDemo:
         listener."""
         config = self._source.config
         addresses = self._source.addresses
-        found: list[tuple[str, str, str]] = []
+        targets: list[tuple[str, str, str]] = []
         for listener, names in compiled.listener_protocols(config).items():
             for name in names:
                 plugin, address = plugins()[name], addresses[listener]
@@ -280,19 +280,19 @@ class ConsoleDemo:
                 url = f"{'http' if is_http else 'grpc'}://{address}"
                 for model in _ROUTES:
                     path = f"/{plugin.claims[0]}/{model}" if plugin.supports_framing else ""
-                    found.append((name, model, url + path))
+                    targets.append((name, model, url + path))
         clients = Config.model_validate(
             {
                 "backends": {
                     f"client-{number}": _backend(protocol, url)
-                    for number, (protocol, _, url) in enumerate(found)
+                    for number, (protocol, _, url) in enumerate(targets)
                 },
                 "routes": ({"model": "*", "backend": "client-0"},),
             }
         )
         return [
             (model, make_remote_backend(f"client-{number}", clients, DEFAULT_LIMITS))
-            for number, (_, model, _) in enumerate(found)
+            for number, (_, model, _) in enumerate(targets)
         ]
 
 

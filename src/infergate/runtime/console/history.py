@@ -1,8 +1,8 @@
 """One hour of counters of all processes, in bounded memory. This module has no I/O.
 
 The history reads the totals of the metrics, and keeps their increases in columns of ten seconds. It
-adds no work to requests. The increase is computed for each process, so that the history
-of the other workers continues while a worker does not respond.
+adds no work to requests. The increase is computed for each process, so that the history of the
+other workers continues while a worker does not respond.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Table:
 
 @dataclass(slots=True)
 class _Process:
-    """The last counters of a worker's process, read at ``time`` of the monotonic clock."""
+    """The last counters of a process, read at ``time`` of the monotonic clock."""
 
     id: int | None
     """The process ID. It is 0 if the process has not responded yet, and None if such a process may

@@ -70,9 +70,9 @@ class SubjectTotals:
             increase -= before.rows
         else:
             positions = {key: position for position, key in enumerate(before.keys)}
-            found = np.array([positions.get(key, -1) for key in self.keys], np.intp)
-            is_known = found >= 0
-            increase[is_known] -= before.rows[found[is_known]]
+            earlier = np.array([positions.get(key, -1) for key in self.keys], np.intp)
+            has_earlier = earlier >= 0
+            increase[has_earlier] -= before.rows[earlier[has_earlier]]
         return increase.clip(0)
 
 

@@ -41,7 +41,7 @@ def _files() -> dict[str, bytes]:
 
 
 def static_file(name: str) -> HttpResponse | None:
-    """Return the file ``name``, or None if it does not exist."""
+    """Return a response with the file ``name``, or None if there is no such file."""
     data = _files().get(name)
     if data is None:
         return None

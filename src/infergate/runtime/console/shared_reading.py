@@ -22,7 +22,7 @@ class SharedReading(Generic[T]):
 
     async def get(self, read: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a reading that begins after this request. ``read`` is not kept
-        after the reading. Raises what ``read`` raises."""
+        after the reading. Raises the errors of ``read``."""
         task = self._last
         if task is None or self._has_begun:
             task = self._last = asyncio.create_task(self._read_after(task, read))

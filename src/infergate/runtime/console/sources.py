@@ -13,7 +13,7 @@ from infergate.runtime.comparisons import encode_summaries
 from infergate.transport.base import Address
 
 if TYPE_CHECKING:
-    from infergate.runtime.running import RunningGateway  # it imports this module
+    from infergate.runtime.running import RunningGateway  # a circular import
 
 Json = dict[str, Any]
 

@@ -226,6 +226,6 @@ def pipeline_counts(processes: Iterable[ProcessSnapshot]) -> list[Json]:
 
 def recent_failures(processes: Iterable[ProcessSnapshot]) -> list[Json]:
     """Return the last failures and client errors of all processes with explanations. The newest
-    comes first."""
-    found = [(failure, process.worker) for process in processes for failure in process.failures]
-    return [as_json(request) for request in newest(found, MAX_FAILURES)]
+    failure comes first."""
+    samples = [(failure, process.worker) for process in processes for failure in process.failures]
+    return [as_json(request) for request in newest(samples, MAX_FAILURES)]

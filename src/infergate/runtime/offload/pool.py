@@ -163,7 +163,7 @@ class HelperPool:
 class _JobMemory:
     """The memory accounts of running jobs. The charged sizes are upper bounds, and are released
     when the jobs end. A job that would exceed the budget therefore waits for a running job to end,
-    and is rejected only if no job is running."""
+    and is rejected only if no job is running or the memory of optional work is exhausted."""
 
     def __init__(self) -> None:
         self.running_jobs = 0

@@ -85,7 +85,7 @@ class WorkerChannel(asyncio.Protocol):
             self._dispatch(request_id, kind, value)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Fail all pending requests."""
+        """Fail all pending requests, and cancel the handling of received requests."""
         del exc
         self.closed.set_result(None)
         for task in self._handling:

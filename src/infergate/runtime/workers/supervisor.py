@@ -1,14 +1,14 @@
 """Starts the workers, restarts them, and represents all of them as one gateway.
 
-A supervisor has the interface of :class:`infergate.runtime.running.RunningGateway`, and contains a
-RunningGateway for the admin listener.
+A supervisor implements :class:`infergate.runtime.serve.GatewayService`, and contains a
+``RunningGateway`` for the admin listener.
 
 *Rule 1.* If a worker cannot start when the gateway starts, the gateway fails with the worker's
 error. A worker that ends later is restarted after a growing delay.
 *Rule 2.* Either all workers accept a configuration or it is rejected. A worker that ends during a
 reload is restarted with the active configuration.
-*Rule 3.* The supervisor does not wait for a worker that does not respond, and uses the last metrics
-that the worker has reported."""
+*Rule 3.* Requests to workers have a timeout. If a worker does not respond, the supervisor uses the
+last metrics that the worker has reported."""
 
 from __future__ import annotations
 
@@ -340,8 +340,8 @@ class Supervisor:
             return None
 
     async def _scrape(self, accept: str) -> Exposition:
-        """Return the metrics of all workers. Concurrent scrapes share one collection. Batches that
-        arrive late are used by the next scrape."""
+        """Return the metrics of all processes. Concurrent scrapes share one collection. Batches
+        that arrive late are used by the next scrape."""
         collection = self._collection
         if collection is None or collection.done():
             collection = self._collection = asyncio.create_task(self._collect_metrics())
