@@ -5,7 +5,8 @@ connection broke, the attempt timed out, or the endpoint reported that it is una
 *Rule 2.* If nothing was sent, the next endpoint is tried immediately and without using the retry
 budget, because this costs no more than choosing that endpoint first. Any other retry waits for its
 backoff and uses the budget.
-*Rule 3.* No further attempt is made after the deadline, or if a backoff could not end before it.
+*Rule 3.* No further attempt is made after the route's maximum number of retries or after the
+deadline, or if a backoff could not end before the deadline.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class StreamAttempt(Generic[Resp]):
 @dataclass(slots=True, eq=False)
 class Attempts:
     """The attempts of the request that ``context`` describes. If the request belongs to a sequence,
-    ``sequence`` identifies the sequence. ``may_resend`` allows the request to be executed twice;
-    ``per_try_timeout`` then limits each attempt, in seconds. The creator must call
+    ``sequence`` identifies the sequence. ``may_resend`` allows the request to be executed more than
+    once; ``per_try_timeout`` then limits each attempt, in seconds. The creator must call
     ``release_budget`` at the end."""
 
     context: RequestContext

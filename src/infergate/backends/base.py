@@ -83,12 +83,12 @@ class SupportsHealthWatch(Protocol):
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint passes its health checks, or None if health checks are disabled or
-        have not run yet."""
+        """Whether any endpoint passes its health checks, or None if this is unknown because health
+        checks are disabled or have not covered all endpoints."""
         ...
 
     def start(self) -> None:
-        """Start monitoring the endpoints until the backend is closed. Calling it again has no
+        """Start monitoring the endpoints until the backend is closed. Another call has no
         effect."""
         ...
 
@@ -108,8 +108,8 @@ class SupportsConcurrencyLimit(Protocol):
 
 
 def add_backend_name(error: GatewayError, backend: str) -> GatewayError:
-    """Return a copy of ``error`` that names the backend. An error about a limit of the gateway does
-    not name the backend."""
+    """Return a copy of ``error`` that names the backend. The text of an error about a limit of the
+    gateway is not changed."""
     is_own_limit = error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY
     return error.reworded(error.public if is_own_limit else f"backend '{backend}': {error.public}")
 
@@ -127,6 +127,6 @@ def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> 
 
 
 def attribute_parse_error(error: GatewayError, backend: str) -> GatewayError:
-    """Add the backend's name to an ``error`` raised for a malformed response. Errors that the
-    backend itself reported are returned unchanged."""
+    """Return a copy of ``error`` that names the backend if the response was malformed. Return any
+    other error unchanged."""
     return add_backend_name(error, backend) if error.kind is Kind.BACKEND_GARBAGE else error

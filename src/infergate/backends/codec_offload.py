@@ -161,8 +161,8 @@ class BackendCodecOffload(Generic[Req, Resp]):
         model: ModelMetadata | None,
     ) -> T:
         cost = total_size(body_parts(response))
-        textual = self._text_codec
-        json_bytes = 0 if textual is None else textual.json_bytes(response, self._limits.json)
+        codec = self._text_codec
+        json_bytes = 0 if codec is None else codec.json_bytes(response, self._limits.json)
         try:
             return await self._run_in_helper(
                 context,

@@ -92,10 +92,10 @@ async def resolve_host(name: str, port: int) -> Collection[str]:
         return by_family
 
     try:
-        found = await to_daemon_thread(resolve)
+        addresses = await to_daemon_thread(resolve)
     except RuntimeError:  # the system cannot start a thread now
         return ()
-    return found.get(socket.AF_INET) or found.get(socket.AF_INET6) or ()
+    return addresses.get(socket.AF_INET) or addresses.get(socket.AF_INET6) or ()
 
 
 def is_dns_name(host: str) -> bool:

@@ -1,7 +1,7 @@
 """Watches the EndpointSlices of a Kubernetes service: one list, then one stream of changes.
 
 1. The watch continues from the last resource version that it has seen, even after a connection
-   breaks. The slices are listed again only if the API server has forgotten that version (410), if
+   breaks. The slices are listed again only if the API server no longer has that version (410), if
    the watch reports an error, or if a response cannot be understood.
 2. Bookmarks advance the version while nothing changes, so that it rarely expires.
 3. Attempts that make no progress are repeated after a growing, random delay.
@@ -45,9 +45,9 @@ response: by default, Kubernetes puts up to 100 endpoints into a slice, which th
 45 kB."""
 _MAX_PAGES: Final = MAX_SLICES // _PAGE_SLICES
 _MAX_TOKEN_BYTES: Final = 64 * 1024
-_MAX_REASON: Final = 300
-_MAX_CONTINUE: Final = 8192
-_MAX_VERSION: Final = 64
+_MAX_REASON_CHARS: Final = 300
+_MAX_CONTINUE_CHARS: Final = 8192
+_MAX_VERSION_CHARS: Final = 64
 _OK: Final = 200
 _GONE: Final = 410
 _UPDATES: Final = frozenset({"ADDED", "MODIFIED"})
@@ -56,12 +56,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """Times in seconds. ``request`` is the timeout of a list request, and of the connection for a
-    watch. The client requests a watch of a random duration, from ``watch`` to twice ``watch``. If
-    the API server has not ended the watch ``grace`` later, the connection is dead, and the client
-    ends the watch. Delays between attempts grow from ``min_delay`` to ``max_delay``. They start
-    again at ``min_delay`` after an attempt that has lasted for ``progress`` or has received an
-    event. Changes that arrive within ``merge`` are published together."""
+    """Times in seconds. ``request`` is the timeout of a list request, and of the wait for the
+    connection of a watch. The client requests a watch of a random duration, from ``watch`` to twice
+    ``watch``. If the API server has not ended the watch ``grace`` later, the connection is dead,
+    and the client ends the watch. Delays between attempts grow from ``min_delay`` to ``max_delay``.
+    They start again at ``min_delay`` after an attempt that has lasted for ``progress`` or has
+    received an event. Changes that arrive within ``merge`` are published together."""
 
     request: float = 10.0
     watch: float = 120.0
@@ -74,7 +74,7 @@ class WatchTimes:
 
 @dataclass(frozen=True, slots=True)
 class WatchedService:
-    """A service, the API server that knows it, and the file of the token for the API server."""
+    """A service, the API server to query, and the file with the token for the API server."""
 
     namespace: str
     service: str
@@ -86,7 +86,7 @@ class WatchedService:
 
 
 class _ExpiredError(Exception):
-    """The API server no longer knows the resource version."""
+    """The API server no longer has the resource version."""
 
 
 class EndpointSliceWatch:
@@ -199,7 +199,7 @@ class EndpointSliceWatch:
                 self._backend,
                 self.service,
                 "its last addresses stay in use" if self.has_listed else "DNS is used instead",
-                reason[:_MAX_REASON],
+                reason[:_MAX_REASON_CHARS],
                 extra=ENDPOINT_WATCH_FAILS,
             )
         else:
@@ -229,15 +229,15 @@ class EndpointSliceWatch:
             wire = await self._request(**query)
             response = await self._upstream.exchange(wire, self.service.api, self._times.request)
             document = _parse_response(response)
-            found = [] if document.get("items") is None else document["items"]
-            if not isinstance(found, list):
+            items = [] if document.get("items") is None else document["items"]
+            if not isinstance(items, list):
                 raise MalformedObjectError("the member 'items' of the list is not an array")
-            for item in found:
+            for item in items:
                 listed.update(item)
             position = str(_object(document, "metadata").get("continue") or "")
             if not position:
                 break
-            if len(position) > _MAX_CONTINUE:
+            if len(position) > _MAX_CONTINUE_CHARS:
                 raise MalformedObjectError("metadata.continue of the list is too long")
         self.slices.copy_from(listed)
         self.version = _resource_version(document)
@@ -328,7 +328,7 @@ def _object(holder: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _resource_version(item: dict[str, Any]) -> str:
     version = _object(item, "metadata").get("resourceVersion")
-    if not isinstance(version, str) or not 0 < len(version) <= _MAX_VERSION:
+    if not isinstance(version, str) or not 0 < len(version) <= _MAX_VERSION_CHARS:
         raise MalformedObjectError("its metadata.resourceVersion is missing or too long")
     return version
 
@@ -337,4 +337,4 @@ def _status_error(code: object, message: object) -> Exception:
     if code == _GONE:
         return _ExpiredError()
     text = f"the API server responded with status {code}: {message}"
-    return backend_failure(Kind.BACKEND_ERROR, text[:_MAX_REASON])
+    return backend_failure(Kind.BACKEND_ERROR, text[:_MAX_REASON_CHARS])

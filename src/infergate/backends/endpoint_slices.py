@@ -83,7 +83,7 @@ class EndpointSlices:
     @property
     def has_no_port(self) -> bool:
         """Whether no endpoint is usable, but there are endpoints without the expected port."""
-        return bool(self._without_port) and not any(found for _, found in self._slices.values())
+        return bool(self._without_port) and not any(usable for _, usable in self._slices.values())
 
     def update(self, item: Any) -> None:
         """Add or replace a slice. Ignore slices and endpoints beyond a limit, and set
@@ -100,18 +100,18 @@ class EndpointSlices:
                 f"endpoints must be a list of at most {_MAX_SLICE_ENDPOINTS} objects"
             )
         port = self._find_port(item.get("ports") or [])
-        found: list[SliceEndpoint] = []
+        usable: list[SliceEndpoint] = []
         if family in _FAMILIES and port is not None:
             parsed = (_parse_endpoint(each, _FAMILIES[family], port) for each in endpoints)
-            found = [each for each in parsed if each is not None]
+            usable = [each for each in parsed if each is not None]
         slices.pop(name, None)
         self._without_port.discard(name)
         if port is None and endpoints and family in _FAMILIES:
             self._without_port.add(name)
-        capacity = MAX_ENDPOINTS * len(_FAMILIES) - sum(len(held) for _, held in slices.values())
-        if len(found) > capacity:
+        capacity = MAX_ENDPOINTS * len(_FAMILIES) - sum(len(kept) for _, kept in slices.values())
+        if len(usable) > capacity:
             self.exceeded_limit = f"{MAX_ENDPOINTS} endpoints"
-        slices[name] = family, found[:capacity]
+        slices[name] = family, usable[:capacity]
 
     def remove(self, item: Any) -> None:
         """Remove a slice. Raises MalformedObjectError."""
@@ -124,9 +124,9 @@ class EndpointSlices:
         for family in _FAMILIES:
             endpoints = [
                 endpoint
-                for slice_family, found in self._slices.values()
+                for slice_family, usable in self._slices.values()
                 if slice_family == family
-                for endpoint in found
+                for endpoint in usable
             ]
             candidates = [each for each in endpoints if each.is_ready] or endpoints
             if candidates:

@@ -93,12 +93,12 @@ class InProcessBackend(abc.ABC):
         return self.profile.supports_classification
 
     def _find_metadata(self, model: str, version: str) -> ModelMetadata:
-        found = self._metadata_by_name.get(model)
-        if found is None:
+        metadata = self._metadata_by_name.get(model)
+        if metadata is None:
             raise backend_failure(Kind.NOT_FOUND, f"unknown model '{model}'")
-        if version not in ("", *found.versions):
+        if version not in ("", *metadata.versions):
             raise backend_failure(Kind.NOT_FOUND, f"unknown version '{version}' of model '{model}'")
-        return found
+        return metadata
 
     def _deadline(self, context: RequestContext) -> float:
         timeout = context.policy.timeout

@@ -2,7 +2,7 @@
 
 *Rule 1.* Model names come from clients, so at most ``MAX_ENTRIES`` models are cached (the least
 recently used model is evicted first), and nothing is cached for a model that the server does not
-know.
+have.
 *Rule 2.* Only the metadata itself is required. A missing maximum batch size is not an error; if the
 cause may be temporary, the entry expires after a second."""
 

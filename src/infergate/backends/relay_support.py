@@ -44,7 +44,7 @@ class SupportsRelay(Protocol):
 
 @runtime_checkable
 class SupportsRawMessages(Protocol):
-    """A backend that takes wire messages unchanged."""
+    """A backend that sends wire messages without translating them."""
 
     codec: Codec[Any, Any]
 

@@ -127,7 +127,8 @@ class RelayedExchange(Generic[Req, Resp]):
         self._on_backend_response(response)
 
     def on_error(self, error: Exception) -> None:
-        """Record the attempt, and retry the request if it was not sent."""
+        """Record the attempt. Retry the request if it was not sent, and otherwise handle the
+        error."""
         sender, context = self.sender, self.context
         self.exchange = None
         outcome = AttemptOutcome.UNKNOWN

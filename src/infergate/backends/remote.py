@@ -148,7 +148,7 @@ class RemoteBackend(Generic[Req, Resp]):
             access,
         )
         self.infer: Final = self._sender.infer
-        """The request sender's ``infer``, which pass-through requests call directly."""
+        """The request sender's ``infer``, which the pass-through pipeline calls directly."""
         self._profile_detection: Final = ProfileDetection(
             settings.profile, self._fetch_profile, codec.capabilities
         )

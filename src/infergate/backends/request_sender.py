@@ -1,12 +1,13 @@
 """Sends a message to an endpoint of a backend and returns the response.
 
 *Rule 1.* An exchange ends at the client's deadline or after the timeout of the route or, if the
-route has none, of the backend, whichever is earlier. The remaining time is sent to the server.
+route has none, of the backend, whichever is earlier. Over gRPC, the remaining time is sent to the
+server.
 *Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
 by default only if nothing was sent, because a request that was sent may have been executed.
 *Rule 3.* Each request for a stream of responses is a separate call. The client's deadline limits
-the complete stream and is sent to the server; the timeout limits the wait for each message. A
-stream is not retried after its first message, and is never hedged.
+the complete stream and, over gRPC, is sent to the server; the timeout limits the wait for each
+message. A stream is not retried after its first message, and is never hedged.
 *Rule 4.* All requests of a sequence go to the endpoint that holds the sequence's state. They are
 never retried on another endpoint (docs/decisions/0013) and never sent twice.
 *Rule 5.* The outcome of each attempt is reported to the endpoint.

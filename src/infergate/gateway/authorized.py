@@ -4,7 +4,7 @@ The authorizer checks a request's summary before the message is parsed. This mod
 parsed operation, because a message may differ from its summary.
 
 1. A client without a permit can only query the liveness and readiness of the server.
-2. Lists omit models that the client is not permitted to see.
+2. Lists omit models and statistics that the client is not permitted to see.
 3. To unload an ensemble together with its models, the client needs permission to unload every
    model, because the gateway does not know the names of the ensemble's models.
 4. A request with tensors in shared memory requires permission to use shared memory.
@@ -119,7 +119,7 @@ def _check_operation(operation: Operation, permit: Permit) -> None:
 
 
 def _visible_part(response: Response, permit: Permit) -> Response:
-    """Return ``response`` without the models that ``permit`` hides (rule 2)."""
+    """Return ``response`` without the models and statistics that ``permit`` hides (rule 2)."""
     match response:
         case ModelIndex(models):
             visible = [model for model in models if permit.allows(ModelMetadataRequest, model.name)]

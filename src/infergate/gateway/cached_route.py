@@ -73,11 +73,11 @@ class CachePolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The result of a flight: a response and its headers. ``found`` is the cached value, or None if
-    the backend sent the response. ``is_kept`` means that the cache has stored this response."""
+    """The result of a flight: a response and its headers. ``cached`` is the cached value, or None
+    if the backend sent the response. ``is_kept`` means that the cache has stored this response."""
 
     entry: CachedResponse
-    found: StoredValue | None = None
+    cached: StoredValue | None = None
     is_kept: bool = False
 
 
@@ -98,7 +98,7 @@ class _Flight:
     waiting: int = 0
 
     def outlive(self, context: RequestContext, size: int) -> None:
-        """Take over the charge of ``size`` bytes from ``context``, the first client's request."""
+        """Take over the charge of ``size`` bytes from the first client's ``context``."""
         memory = self.context.memory = context.memory.detach(size)
         self.task.add_done_callback(lambda _: memory.close())
 
@@ -121,8 +121,8 @@ class CachedRoute:
         self._tasks: Final[set[asyncio.Task[_Result]]] = set()
         """All running flights, including those for which no client waits."""
         self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
-        """The version in the last response to each requested model and version. If no inference
-        has been sent yet, the value is the version of the first hit."""
+        """The version in the last response to each requested model and version. If no inference has
+        been sent to the backend yet, the value is the version of the first hit."""
 
     # ---- RouteInferences
 
@@ -152,9 +152,9 @@ class CachedRoute:
             result = await self._fetch(key, remote.tag, request, context)
             _report(context, "fwd=request; stored" if result.is_kept else "fwd=request")
             return result.entry.response
-        found = await self._cache.get(key)
-        if found is not None:
-            return self._hit(_Result(decode(found.value), found), request, context)
+        cached = await self._cache.get(key)
+        if cached is not None:
+            return self._hit(_Result(decode(cached.value), cached), request, context)
         return await self._join(key, request, context)
 
     def stream(
@@ -224,7 +224,7 @@ class CachedRoute:
             if result is None:  # the error concerns only the first client
                 self._forget(flight)
                 continue
-            if result.found is not None:
+            if result.cached is not None:
                 return self._hit(result, request, context)
             self._count(context, _MISS if is_first else _COLLAPSED)
             _report(context, f"{status}; stored" if is_first and result.is_kept else status)
@@ -305,13 +305,13 @@ class CachedRoute:
         return deadline > max(first.deadline, self._cache.clock()) + CLOCK_TOLERANCE
 
     async def _run(self, key: CacheKey, request: InferRequest, context: RequestContext) -> _Result:
-        found = await self._cache.get(key)  # an earlier flight may have ended since the lookup
+        cached = await self._cache.get(key)  # an earlier flight may have ended since the lookup
         tag = b""
-        if found is None:
+        if cached is None:
             remote = await self._cache.get_remote(key)
-            found, tag = remote.stored, remote.tag
-        if found is not None:
-            return _Result(decode(found.value), found)
+            cached, tag = remote.stored, remote.tag
+        if cached is not None:
+            return _Result(decode(cached.value), cached)
         return await self._fetch(key, tag, request, context)
 
     async def _fetch(
@@ -373,16 +373,16 @@ class CachedRoute:
     def _hit(
         self, result: _Result, request: InferRequest, context: RequestContext
     ) -> InferResponse:
-        found = result.found
-        assert found is not None
+        cached = result.cached
+        assert cached is not None
         requested = request.model, request.version
         if requested not in self._versions:  # this process has not sent such an inference yet
             self._versions[requested] = result.entry.response.version
         self._count(context, _HIT)
         response = _deliver(result.entry, request, context)
         now = self._cache.clock()
-        _report(context, f"hit; ttl={max(0, math.floor(found.expires_at - now))}")
-        age = str(max(0, math.floor(now - found.created_at)))
+        _report(context, f"hit; ttl={max(0, math.floor(cached.expires_at - now))}")
+        age = str(max(0, math.floor(now - cached.created_at)))
         context.response_headers = {**context.response_headers, AGE_HEADER: age}
         return response
 

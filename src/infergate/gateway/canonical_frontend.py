@@ -132,7 +132,7 @@ class CanonicalFrontend:
 
 
 def request_size(operation: Operation) -> int:
-    """Return the size of all inputs of ``operation`` in bytes."""
+    """Return the size of the inputs in bytes, or 0 if ``operation`` is not an inference."""
     return data_bytes(operation.inputs) if isinstance(operation, InferRequest) else 0
 
 

@@ -71,8 +71,7 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def is_short(self, response: Response, parsed: ParsedRequest) -> bool:
-        """Return whether ``response`` is so short that ``write_response`` would only call
-        ``build``."""
+        """Return whether ``write_response`` would only call ``build`` for ``response``."""
         codec = self._text_codec
         return codec is None or (
             codec.response_text_bytes(response, parsed) <= self._max_short_bytes

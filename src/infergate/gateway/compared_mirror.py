@@ -70,7 +70,7 @@ class KeptInference(Observation):
 
 class ComparedMirror:
     """Sends copies to ``mirror``, and ``baseline_percent`` percent of the copies to the baseline.
-    ``baseline`` is None if each inference is repeated on the backend that served it."""
+    If ``baseline`` is None, the baseline is the backend that served the inference."""
 
     def __init__(
         self,

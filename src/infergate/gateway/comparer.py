@@ -203,8 +203,8 @@ class MirrorComparer:
 
     def summary_of(self, compared: ComparedRoute) -> Summary | None:
         """Return the summary of the route with the settings ``compared``, or None."""
-        found = (each.summary for each in self._routes.values() if each.compared == compared)
-        return next(found, None)
+        summaries = (each.summary for each in self._routes.values() if each.compared == compared)
+        return next(summaries, None)
 
     def summaries(self) -> Iterator[Summary]:
         """Yield the current summaries. Several summaries may contain the same model and route."""
@@ -217,7 +217,7 @@ class MirrorComparer:
             comparer.summary.routes.clear()
 
     def start(self) -> None:
-        """Start to delete expired mismatches periodically."""
+        """Start the periodic deletion of expired mismatches."""
         stores = [each.store for each in self._routes.values() if each.store is not None]
         if stores:
             self._spawn(self._remove_expired(stores))
@@ -236,8 +236,8 @@ class MirrorComparer:
     # ---- the queue
 
     def add(self, route: RouteComparer, job: ComparisonJob, memory: MemoryAccount) -> None:
-        """Queue ``job``, or drop it if a limit is reached. The charge for the served exchange moves
-        from its account ``memory`` to the job."""
+        """Queue ``job``, or drop it if a limit is reached. The charge moves to the job from
+        ``memory``, which already includes the served exchange."""
         size = job.size
         if not self._has_capacity(size) or not _grow(memory, size - job.exchange.size):
             route.count("dropped")

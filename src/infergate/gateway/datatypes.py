@@ -85,7 +85,8 @@ async def fit_response(  # noqa: PLR0913, PLR0917 - the settings of two steps
     context: RequestContext,
 ) -> InferResponse:
     """Return ``response`` with the outputs cast to datatypes that the client's protocol supports.
-    If ``model`` is given, the requested outputs are classified with ``labels``."""
+    If ``model`` is not None, the outputs for which ``request`` requests classes are classified with
+    ``labels``."""
     outputs, unsupported = response.outputs, context.unsupported_datatypes
     if unsupported:
         protocol = context.record.protocol

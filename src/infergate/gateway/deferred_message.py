@@ -1,4 +1,5 @@
-"""Reads the first fields of a compressed gRPC message, which is inflated only after authorization.
+"""Reads the first fields of a compressed gRPC message. The complete message is inflated only after
+authorization.
 
 The access check reads the model's name and version from the first ``PREFIX_BYTES`` bytes, where all
 protobuf libraries write them. The fields may also come later, or occur again. A complete message

@@ -65,8 +65,8 @@ class Dispatch(ABC, Generic[Req, Resp]):
         relays: bool = True,
     ) -> None:
         """``frontends`` are keyed by path, path segment or service. The first frontend also handles
-        requests for other paths. ``assign_id`` is called first for every request, and sets the
-        request's id. Without ``relays``, every request is served in a task."""
+        requests for other paths and services. ``assign_id`` is called first for every request, and
+        sets the request's id. Without ``relays``, every request is served in a task."""
         self._assign_id: Final[RequestObserver] = assign_id or assign_request_id
         self._frontends: Final = dict(frontends)
         self._default_segment: Final = next(iter(self._frontends))
@@ -93,8 +93,8 @@ class Dispatch(ABC, Generic[Req, Resp]):
 
     @abstractmethod
     def _finish(self, response: Resp, context: RequestContext) -> None:
-        """Add the backend's headers for the client to ``response``, record the size of
-        ``response``, and record the request when the response's body is complete."""
+        """Add the response headers of ``context`` to ``response``, record the size of ``response``,
+        and record the request when the response's body is complete."""
 
     async def respond(self, wire: Req, context: RequestContext) -> Resp:
         """Respond to ``wire`` and record the request."""

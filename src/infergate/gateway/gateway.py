@@ -2,7 +2,7 @@
 
 The gateway routes an operation on a model by name, version and headers, sends it to the backend
 with the backend's names, and returns the response with the client's names. For an operation on the
-server, the gateway queries the backends.
+server, the gateway queries the backends if necessary.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class RoutingGateway:
             describe=self._describe_model,
         )
         self._plans: Final[dict[RouteBinding, RouteInferences]] = {}
-        """The compiled steps of routes. The steps of a route are compiled when the route is first
-        used, because there may be thousands of routes."""
+        """The compiled steps of routes. The steps of a route without layers or other targets are
+        compiled when the route is first used, because there may be thousands of routes."""
         self.comparer: Final = options.comparer
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
             binding: TrafficSplit(
@@ -218,7 +218,8 @@ class RoutingGateway:
         return binding
 
     def bind_any(self, model: str, context: RequestContext) -> RouteBinding:
-        """Return the route of ``model`` for the version of its first route. Raises NOT_FOUND."""
+        """Return the route of ``model`` for the version of the model's first route, and record it
+        in ``context``. Raises NOT_FOUND."""
         first = next(iter(self._table.candidates(model)), None)
         return self.bind(model, first.version if first else "", context)
 
@@ -407,10 +408,10 @@ class RoutingGateway:
         if metadata is None:
             request = messages.ModelMetadataRequest(model, version)
             backend_request = to_backend(request, binding.route)
-            found = cached(backend_request.model, backend_request.version)
-            if found is None:
+            backend_metadata = cached(backend_request.model, backend_request.version)
+            if backend_metadata is None:
                 return None
-            metadata = metadata_to_client(found, request, binding.route)
+            metadata = metadata_to_client(backend_metadata, request, binding.route)
         return metadata_for_client(metadata, binding, context)
 
     async def describe(

@@ -28,8 +28,8 @@ IGNORED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHook:
-    """A hook and its settings. Each call may take ``timeout`` seconds. With ``ignores_errors``, an
-    inference continues unchanged if the hook fails."""
+    """A hook and its settings. Each call may take up to ``timeout`` seconds. With
+    ``ignores_errors``, an inference continues unchanged if the hook fails."""
 
     runner: PluginRunner
     timeout: float

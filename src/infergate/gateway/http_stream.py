@@ -4,6 +4,7 @@
   the last element of the body.
 - The transport reads the inference responses one by one. If it closes the body early, the inference
   is cancelled.
+- ``single_response`` serves requests that must have exactly one response.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def _start_stream(
 async def single_response(
     gateway: InferenceGateway, parsed: ParsedRequest, context: RequestContext
 ) -> InferResponse:
-    """Return the only response to ``parsed``. If there is not exactly one response, raises
-    UNSUPPORTED with the text ``parsed.single_response_error``."""
+    """Return the only response to ``parsed``. Raises UNSUPPORTED, with the text
+    ``parsed.single_response_error``, if there is not exactly one response."""
     async with aclosing(_start_stream(gateway, parsed, context)) as responses:
         first = await anext(responses, None)
         if first is None or not (first.is_last or await anext(responses, None) is None):

@@ -1,7 +1,8 @@
 """Lists models and their states, under the names that clients use.
 
-A slow backend must not delay the results of other backends. Each query has a short timeout, and all
-queries for one response share a longer timeout. The number of concurrent queries is limited."""
+A slow backend must not delay the results of other backends. Each query has a short timeout. The
+queries about all models of one response share a longer timeout, and the number of models that are
+queried concurrently is limited."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ T = TypeVar("T")
 QUERY_TIMEOUT_SECONDS: Final = 2.0
 """Seconds within which a backend must respond to one query."""
 _TOTAL_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds within which all queries for one response must finish."""
+"""Seconds within which the queries about all models of one response must finish."""
 _MAX_CONCURRENT_QUERIES: Final = 16
 """Maximum number of models that are queried concurrently for one response."""
 _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
@@ -126,7 +127,7 @@ class ModelCatalogue:
 
     async def index(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
         """Return every model with an exact route, and every model that a server lists and that
-        matches a route with a pattern.
+        matches a route with a pattern. With ``ready_only``, omit models that are not ready.
 
         A state that a server lists is returned unchanged. If a server lists no state, the gateway
         queries the readiness of each model with an exact route or, with ``ready_only``, of every
@@ -233,7 +234,7 @@ class ModelCatalogue:
         return ModelIndex(tuple(await _query_all(self._with_state, entries.values(), context)))
 
     def _routed_versions(self, model: str, context: RequestContext) -> list[str]:
-        """Return the versions of the routes that requests for ``model`` can take."""
+        """Return the versions of the routes that requests for ``model`` can use."""
         return [
             route.version
             for route in self._table.candidates(model)

@@ -42,8 +42,8 @@ class Readiness:
         self.is_draining = False
         """Whether draining has started. Draining never ends."""
         self.watchers: Final[set[asyncio.Task[Any] | None]] = set()
-        """Tasks of health watches, which may last for hours. These tasks use no backends, so a
-        reload does not keep the old configuration for them."""
+        """Tasks of health watches, which may last for hours. They always check the backends of the
+        current configuration, so a reload does not keep the old configuration for them."""
 
     async def is_ready(self) -> bool:
         """Return whether the gateway is ready. The result is at most ``CACHE_SECONDS`` old."""

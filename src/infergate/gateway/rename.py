@@ -29,14 +29,16 @@ from infergate.core.tensor import Tensor
 from infergate.routing.table import Route
 
 Named = TypeVar("Named", Tensor, TensorMetadata, RequestedOutput)
-OfVersion = TypeVar("OfVersion", bound=ModelOperation | ModelIndexRequest)
-OfModel = TypeVar("OfModel", bound=ModelLoadRequest | ModelUnloadRequest | TraceSettingsRequest)
+VersionedOperation = TypeVar("VersionedOperation", bound=ModelOperation | ModelIndexRequest)
+UnversionedOperation = TypeVar(
+    "UnversionedOperation", bound=ModelLoadRequest | ModelUnloadRequest | TraceSettingsRequest
+)
 
 _CONFIG: Final = "config"
 """The parameter of a load request that holds a configuration as JSON text."""
 
 
-def to_backend(operation: OfVersion, route: Route) -> OfVersion:
+def to_backend(operation: VersionedOperation, route: Route) -> VersionedOperation:
     """Return ``operation``, which is not an inference, with the backend's names."""
     if not route.rewrite.renames:
         return operation
@@ -61,7 +63,7 @@ def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor
     return _rename(outputs, _invert(route.rewrite.outputs), "output")
 
 
-def model_to_backend(operation: OfModel, route: Route) -> OfModel:
+def model_to_backend(operation: UnversionedOperation, route: Route) -> UnversionedOperation:
     """Return ``operation``, which has a model but no version, with the backend's names. In the
     configuration of a load request, rename the same fields that ``to_client`` renames in a server's
     configuration."""

@@ -52,11 +52,12 @@ class ControlPermissions:
 
 NO_PERMISSIONS: Final = ControlPermissions()
 BindAny = Callable[[str, RequestContext], RouteBinding]
-"""Returns the binding of a model for the version of its first route, and records the route in the
-context. Raises NOT_FOUND."""
+"""Returns the binding of a model for the version of the model's first route, and records the route
+in the context. Raises NOT_FOUND."""
 ModelsChanged = Callable[[str, bool], Awaitable[None]]
-"""Receives the name of a backend on which a model was loaded or unloaded, and whether all endpoints
-have finished the operation. An operation that failed or was abandoned may continue on a server."""
+"""Called after an operation that loads or unloads a model, even if the operation fails. Receives
+the backend's name, and whether the operation succeeded on all endpoints. An operation that failed
+or was abandoned may continue on a server."""
 
 
 class ServerControl:

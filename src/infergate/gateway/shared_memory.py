@@ -2,7 +2,8 @@
 
 For most backends, the gateway copies the inputs from the regions before it sends the request, and
 the outputs to the regions after it receives the response. A backend that reads regions itself
-receives every registration, and requests to this backend refer to the regions by name.
+receives every registration. Requests to this backend refer to the regions by name, unless the route
+casts datatypes.
 
 - The same limits apply to copied inputs as to messages: ``limits.body`` limits the copies of one
   request, and ``limits.in_flight_bytes`` limits all copies together.
@@ -121,8 +122,8 @@ class StagedRequest:
 
 class SharedMemory:
     """The registered regions. With ``enabled``, clients may register regions. ``backends`` are the
-    backends that read regions themselves. If both configurations enable shared memory, this object
-    keeps the regions of ``predecessor``, the instance of the previous configuration."""
+    backends that read regions themselves. ``predecessor`` is the instance of the previous
+    configuration. Its regions are kept if both configurations enable shared memory."""
 
     def __init__(
         self,

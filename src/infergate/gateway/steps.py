@@ -25,7 +25,7 @@ _HELPER: Final = "helper"
 
 
 class Steps:
-    """Wraps the steps of a gateway in spans of ``tracer``, once, when the gateway is built. Without
+    """Wraps each step of a gateway in a span of ``tracer`` when the step is created. Without
     ``tracer``, each method returns the given step, stream or ``Offload`` unchanged, so that
     untraced requests have no overhead."""
 

@@ -209,8 +209,8 @@ class TrafficSplit:
         mirror = self._mirror
         if mirror is None or target is None or target is self._own:
             return False
-        one, other = target.binding.route, mirror.binding.route
-        return (one.backend, one.rewrite) == (other.backend, other.rewrite)
+        served, mirrored = target.binding.route, mirror.binding.route
+        return (served.backend, served.rewrite) == (mirrored.backend, mirrored.rewrite)
 
     def _send_compared(self, kept: KeptInference) -> None:
         """Send a copy of the inference to the mirror, and compare the responses."""

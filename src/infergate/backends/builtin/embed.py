@@ -59,7 +59,7 @@ class Embed(UnaryModel):
 
 
 def _embed(text: bytes) -> npt.NDArray[np.float64]:
-    """Add 1 or -1 to one dimension for each trigram, and scale the vector to length 1."""
+    """Return a vector of length 1. Each trigram adds 1 or -1 to one dimension before scaling."""
     characters = np.frombuffer(b" " + text.lower() + b"  ", np.uint8).astype(np.uint32)
     trigrams = np.convolve(characters, _WEIGHTS, "valid").astype(np.uint32) * _MULTIPLIER
     signs = np.where(trigrams & 1, 1.0, -1.0)

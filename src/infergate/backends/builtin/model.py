@@ -183,7 +183,8 @@ def select_outputs(
 def check_outputs(
     model: str, requested: Sequence[RequestedOutput], known_outputs: Iterable[str]
 ) -> None:
-    """Raise BAD_REQUEST for an output that is unknown, is duplicated or has invalid parameters."""
+    """Raise BAD_REQUEST for an output that is unknown, is duplicated or has an invalid number of
+    classes."""
     known_outputs = frozenset(known_outputs)
     seen = set()
     for output in requested:
