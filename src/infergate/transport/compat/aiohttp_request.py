@@ -37,8 +37,6 @@ class AiohttpRequest(IncomingHttpRequest):
             path, _, query = target.partition("?")
         else:
             path, query = message.url.raw_path, message.url.raw_query_string
-            if authority := message.url.raw_authority:
-                headers["host"] = authority  # the Host header is ignored (RFC 9112, 3.2.2)
         super().__init__(HttpRequest(message.method, path, query, headers), context, admission)
         self.keep_alive = not (
             message.should_close or message.upgrade or message.method == "CONNECT"
@@ -58,6 +56,10 @@ class AiohttpRequest(IncomingHttpRequest):
         message_head.check_head(
             message.method, message.path, message.version, headers, self._limits
         )
+        if not message.path.startswith("/") and (authority := message.url.raw_authority):
+            if not message_head.is_host(authority):
+                raise message_head.not_http()
+            headers["host"] = authority  # the valid Host header is ignored (RFC 9112, 3.2.2)
         self.missing = int(headers.get("content-length", 0))
         self.account.admit(self.missing)
 

@@ -263,6 +263,7 @@ _HTTP10_WITH_CLOSE = {b"HTTP/1.0", b"close", b"keep-alive"}
 @settings(max_examples=examples(600))
 @given(heads(), st.binary(max_size=8))
 @example(b"GET / HTTP/1.0\r\nHost: x\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n", b"")
+@example(b"GET http://h:1/a?b HTTP/1.1\r\nHost: a/b\r\n\r\n", b"")
 def test_heads_are_parsed_as_by_aiohttp(head: bytes, after: bytes) -> None:
     actual, expected = parse(head + after, LIMITS), parse_with_aiohttp(head + after, LIMITS)
     if any(mark in head for mark in _STRICTLY_REFUSED):
