@@ -81,11 +81,11 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         position = data.find(b"\xff", position)
         if position < 0:
             raise IndexError
-        filled = _FILL_BYTES.match(data, position)
-        assert filled is not None
-        if filled.end() - position > _MAX_FILL_BYTES:
+        fill = _FILL_BYTES.match(data, position)
+        assert fill is not None
+        if fill.end() - position > _MAX_FILL_BYTES:
             raise ValueError(f"its header has more than {_MAX_FILL_BYTES} fill bytes in a row")
-        position = filled.end()
+        position = fill.end()
         marker = data[position]
         position += 1
         if marker in _WITHOUT_LENGTH:

@@ -40,7 +40,7 @@ _ORIENTATION: Final = 0x0112
 _WIDE_MODE: Final = "I"
 """The prefix of Pillow's modes for 16-bit grayscale images."""
 _MAX_TEXT_BYTES: Final = 1 << 20
-"""Maximum bytes of all text in a PNG after inflation. Pillow's default limit is 64 MiB."""
+"""Maximum size in bytes of all text in a PNG after inflation. Pillow's default limit is 64 MiB."""
 _TYPES: Final = frozenset({Datatype.UINT8, Datatype.FP16, Datatype.FP32})
 
 
@@ -146,12 +146,12 @@ class DecodeImage(TensorStep):
             total += header.pixels
             resampled = self._resampled_pixels(header)
             if max(total, resampled) > self.max_pixels:
-                found = f"element {index}: an image of {header.width} x {header.height} pixels"
+                subject = f"element {index}: an image of {header.width} x {header.height} pixels"
                 limit = (
                     f"the limit for the sum of all images and for a resized image is "
                     f"{self.max_pixels}"
                 )
-                raise TransformError(self.tensor, f"{found}; {limit} (max_pixels)")
+                raise TransformError(self.tensor, f"{subject}; {limit} (max_pixels)")
             sides = header.width + header.height
             pixels = header.pixels + resampled
             work = max(work, pixels * PIXEL_BYTES + sides * _COEFFICIENT_BYTES)

@@ -146,8 +146,8 @@ class Scale(TensorStep):
         if self._count > 1:
             axis = find_axis(self.tensor, spec, self.axis, batch=self.batch)
             if not dimensions_match(spec.shape[axis], self._count):
-                found = f"axis {self.axis} has size {spec.shape[axis]}"
-                raise TransformError(self.tensor, f"{found}; {self._count} numbers are configured")
+                actual = f"axis {self.axis} has size {spec.shape[axis]}"
+                raise TransformError(self.tensor, f"{actual}; {self._count} numbers are configured")
         return (spec,)
 
     backward_specs = forward_specs
@@ -187,8 +187,8 @@ class Transpose(TensorStep):
 
     def _reorder(self, spec: Spec, order: Sequence[int]) -> Sequence[Spec]:
         if len(spec.shape) != len(order):
-            found = f"shape {list(spec.shape)} has {len(spec.shape)} dimensions"
-            raise TransformError(self.tensor, f"{found}; 'order' has {len(order)}")
+            actual = f"shape {list(spec.shape)} has {len(spec.shape)} dimensions"
+            raise TransformError(self.tensor, f"{actual}; 'order' has {len(order)}")
         return (replace(spec, shape=tuple(spec.shape[position] for position in order)),)
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:

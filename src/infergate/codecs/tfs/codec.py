@@ -304,7 +304,8 @@ def _client_model(requested: RequestedModel, model: str) -> str:
 
 
 def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
-    """Return a server's ``spec`` with the client's names. Empty arguments change nothing."""
+    """Return a server's ``spec`` with the client's names. An empty ``model``, and a
+    ``version`` that is not a number, are ignored."""
     own_version = "" if spec.version is None else str(spec.version)
     return write_spec(
         _client_model(requested, model or spec.name or requested.model),

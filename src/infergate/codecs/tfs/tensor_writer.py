@@ -4,7 +4,7 @@ The elements are written to tensor_content (raw) or, as TensorFlow Serving does 
 field of their type (typed). Strings are always typed, because TensorFlow's Python library does not
 read them in tensor_content. Clients that use TensorFlow or numpy read both forms, but clients in
 other languages often read only the typed fields. FP32, FP64 and BOOL elements have the same bytes
-in both forms. Integers and 16-bit floats are converted one by one, which is slow."""
+in both forms. Typed integers and 16-bit floats are converted one by one, which is slow."""
 
 from __future__ import annotations
 
