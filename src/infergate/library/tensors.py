@@ -52,7 +52,7 @@ def _has_non_integers(values: npt.ArrayLike) -> bool:
     """Return whether ``values`` contains numbers whose type is neither an integer type nor bool.
     ``np.asarray`` may truncate these numbers to integers."""
     elements = np.asarray(values, np.object_).flat
-    return any(not isinstance(each, _EXACT) and _is_non_integer(each) for each in elements)
+    return any(not isinstance(element, _EXACT) and _is_non_integer(element) for element in elements)
 
 
 def _is_non_integer(element: Any) -> bool:

@@ -219,12 +219,12 @@ class Reshape(TensorStep):
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         (spec,) = before
-        kept = spec.shape[:1] if self.batch else ()
-        if self.batch and not kept:
+        batch = spec.shape[:1] if self.batch else ()
+        if self.batch and not batch:
             raise TransformError(self.tensor, "a shape without dimensions has no batch")
         if self.from_ is not None:
-            check_shape(self.tensor, spec, (*kept, *self.from_))
-        return (replace(spec, shape=(*kept, *self._resolve(spec.shape[len(kept) :]))),)
+            check_shape(self.tensor, spec, (*batch, *self.from_))
+        return (replace(spec, shape=(*batch, *self._resolve(spec.shape[len(batch) :]))),)
 
     def _resolve(self, shape: Sequence[int]) -> Sequence[int]:
         """Return ``to`` for tensors of ``shape``. If possible, -1 is replaced by the size."""
@@ -240,9 +240,9 @@ class Reshape(TensorStep):
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:
         (spec,) = after
         assert self.from_ is not None
-        kept = spec.shape[:1] if self.batch else ()
-        check_shape(self.tensor, spec, (*kept, *self.to))
-        before = replace(spec, shape=(*kept, *self.from_))
+        batch = spec.shape[:1] if self.batch else ()
+        check_shape(self.tensor, spec, (*batch, *self.to))
+        before = replace(spec, shape=(*batch, *self.from_))
         self.forward_specs(before)
         return (before,)
 

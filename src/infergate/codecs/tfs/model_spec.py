@@ -213,10 +213,10 @@ def spec_field(number: int, spec: bytes) -> bytes:
 def spec_parameters(parameters: Parameters) -> tuple[str, str]:
     """Return the signature and the version label in the ``parameters`` of an inference. Raises
     BAD_REQUEST."""
-    return _named(parameters, SIGNATURE), _named(parameters, LABEL)
+    return _string_parameter(parameters, SIGNATURE), _string_parameter(parameters, LABEL)
 
 
-def _named(parameters: Parameters, name: str) -> str:
+def _string_parameter(parameters: Parameters, name: str) -> str:
     value: Any = parameters.get(name, "")
     if not isinstance(value, str):
         raise bad_request(f"parameter '{name}' must be a string")

@@ -175,9 +175,9 @@ def _signature_tensors(
     """Return the inputs and outputs of a signature. Raises BAD_REQUEST."""
     if signature in ("", DEFAULT_SIGNATURE):
         return metadata.inputs, metadata.outputs
-    for other in metadata.signatures:
-        if other.name == signature:
-            return other.inputs, other.outputs
+    for candidate in metadata.signatures:
+        if candidate.name == signature:
+            return candidate.inputs, candidate.outputs
     raise bad_request(f'Serving signature name: "{signature[:200]}" not found in signature def')
 
 
