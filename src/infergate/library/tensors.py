@@ -23,7 +23,7 @@ _EXACT: Final = (int, np.integer, np.bool_, str, bytes, Integral)
 
 
 def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -> Tensor:
-    """Return a tensor with the elements of ``values``; its inverse is :meth:`Tensor.numpy`.
+    """Return a tensor with the elements of ``values``. The inverse is :meth:`Tensor.numpy`.
 
     Without ``datatype``, the datatype follows from the array's dtype. Python integers become INT64,
     Python floats become FP64, and strings (as UTF-8) and bytes become BYTES. Raises TypeError,
@@ -52,7 +52,7 @@ def _has_non_integers(values: npt.ArrayLike) -> bool:
     """Return whether ``values`` contains numbers whose type is neither an integer type nor bool.
     ``np.asarray`` may truncate these numbers to integers."""
     elements = np.asarray(values, np.object_).flat
-    return any(not isinstance(each, _EXACT) and _is_non_integer(each) for each in elements)
+    return any(not isinstance(element, _EXACT) and _is_non_integer(element) for element in elements)
 
 
 def _is_non_integer(element: Any) -> bool:
@@ -70,10 +70,10 @@ def _array_dtype(datatype: Datatype) -> npt.DTypeLike:
 def _datatype_of(dtype: np.dtype[Any]) -> Datatype:
     if dtype.name == _BFLOAT16:
         return Datatype.BF16
-    found = _DATATYPES.get(dtype.newbyteorder("<"))
-    if found is None:
+    datatype = _DATATYPES.get(dtype.newbyteorder("<"))
+    if datatype is None:
         raise TypeError(f"no tensor datatype holds {dtype} values")
-    return found
+    return datatype
 
 
 def _bytes_array(values: npt.ArrayLike) -> npt.NDArray[Any]:

@@ -31,8 +31,8 @@ _NOT_FOUND: Final = GatewayError(Kind.NOT_FOUND, UNKNOWN_MODEL)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Requests that are sent one after another, each with a ``deadline`` in seconds, and the
-    expected error of the last request."""
+    """Requests that are sent one after another, each with an optional ``deadline`` in seconds,
+    and the expected error of the last request, if any."""
 
     name: str
     requests: tuple[InferRequest, ...]

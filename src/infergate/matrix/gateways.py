@@ -42,7 +42,7 @@ BACKENDS: Final = (
     *WITHOUT_METADATA,
 )
 _PROFILES: Final = {"v2-rest": "triton", "v2-grpc": "triton", "graphpipe": "graphpipe-go"}
-"""The profiles of backends. All other profiles are detected, as in a configuration."""
+"""The profiles of backends by protocol. The profiles of all other backends are detected."""
 
 
 class LoopbackUpstream:

@@ -74,11 +74,11 @@ class _Clients:
         """Return a finding for each backend. If the embedded backend, the first backend, does not
         receive the original request, the cause is the client's protocol."""
         try:
-            baseline = [await self._send(BUILTIN, case, each) for each in case.requests]
+            baseline = [await self._send(BUILTIN, case, request) for request in case.requests]
         except _NotExpressibleError as error:
             return [Finding(Mark.NOT_EXPRESSIBLE, str(error))] * len(BACKENDS)
         pairs = zip(case.requests, baseline, strict=True)
-        notes = [note for sent, got in pairs for note in _request_notes(case, sent, got)]
+        notes = [note for sent, outcome in pairs for note in _request_notes(case, sent, outcome)]
         limit = finding_of(notes)
         if limit.mark is Mark.CONVERTED:
             limit = Finding(Mark.NOT_EXPRESSIBLE, limit.note)
@@ -86,7 +86,7 @@ class _Clients:
             return [limit] * len(BACKENDS)
         results = [_compare(case, baseline, baseline)]
         for backend in BACKENDS[1:]:
-            outcomes = [await self._send(backend, case, each) for each in case.requests]
+            outcomes = [await self._send(backend, case, request) for request in case.requests]
             results.append(_compare(case, outcomes, baseline))
         return results
 

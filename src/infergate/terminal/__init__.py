@@ -80,7 +80,7 @@ def show_live(frames: Iterable[Sequence[Table]], stream: TextIO | None = None) -
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for tables in frames:
             live.update(
-                Group(*(_make_rich_table(each, console.width) for each in tables)), refresh=True
+                Group(*(_make_rich_table(table, console.width) for table in tables)), refresh=True
             )
 
 

@@ -18,8 +18,8 @@ _MIN_WIDTH: Final = 8
 
 def output_width(stream: TextIO) -> int | None:
     """Return the width for tables on ``stream``: the value of the environment variable COLUMNS,
-    or the width of the terminal. Return None for a file or a pipe, where each row stays on one
-    line, so that programs can read it."""
+    or else the width of the terminal. Return None for a file or a pipe without COLUMNS; each row
+    then stays on one line, so that programs can read it."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdecimal() and len(columns) <= 4 and int(columns):
         return int(columns)
@@ -54,8 +54,9 @@ def _fit(
     right_aligned: Collection[int],
     limit: int,
 ) -> tuple[str, list[int]]:
-    """Return the gap between columns, and widths that fit ``limit``. The widest columns shrink
-    first. If that is not enough, the gap shrinks, and then words of headings are broken."""
+    """Return the gap between columns, and widths that fit ``limit`` if possible. The widest
+    columns shrink first. If that is not enough, the gap shrinks, and then words of headings are
+    broken."""
     gap, fitted = _GAP, list(widths)
     for gap, breaks_words in ((_GAP, False), (_NARROW_GAP, False), (_NARROW_GAP, True)):
         available = limit - len(_INDENT) - len(gap) * (len(widths) - 1)

@@ -81,11 +81,11 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         position = data.find(b"\xff", position)
         if position < 0:
             raise IndexError
-        filled = _FILL_BYTES.match(data, position)
-        assert filled is not None
-        if filled.end() - position > _MAX_FILL_BYTES:
+        fill = _FILL_BYTES.match(data, position)
+        assert fill is not None
+        if fill.end() - position > _MAX_FILL_BYTES:
             raise ValueError(f"its header has more than {_MAX_FILL_BYTES} fill bytes in a row")
-        position = filled.end()
+        position = fill.end()
         marker = data[position]
         position += 1
         if marker in _WITHOUT_LENGTH:
@@ -129,8 +129,8 @@ def _read_png(data: bytes) -> ImageHeader:
 def _read_webp(data: bytes) -> ImageHeader:
     kind = data[12:16]
     if kind == b"VP8X":
-        width = int.from_bytes(_exactly(data, 24, 3), "little") + 1
-        height = int.from_bytes(_exactly(data, 27, 3), "little") + 1
+        width = int.from_bytes(_read_bytes(data, 24, 3), "little") + 1
+        height = int.from_bytes(_read_bytes(data, 27, 3), "little") + 1
     elif kind == b"VP8L":
         (bits,) = struct.unpack_from("<I", data, 21)
         width, height = (bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1
@@ -141,7 +141,7 @@ def _read_webp(data: bytes) -> ImageHeader:
     return ImageHeader(WEBP, width, height)
 
 
-def _exactly(data: bytes, start: int, count: int) -> bytes:
+def _read_bytes(data: bytes, start: int, count: int) -> bytes:
     if len(data) < start + count:
         raise IndexError
     return data[start : start + count]

@@ -37,10 +37,10 @@ _COEFFICIENT_BYTES: Final = 56
 """The memory in bytes per row and per column that resizing takes: up to six float64 coefficients,
 and some overhead."""
 _ORIENTATION: Final = 0x0112
-_WIDE_MODE: Final = "I"
+_WIDE_MODE_PREFIX: Final = "I"
 """The prefix of Pillow's modes for 16-bit grayscale images."""
 _MAX_TEXT_BYTES: Final = 1 << 20
-"""Maximum bytes of all text in a PNG after inflation. Pillow's default limit is 64 MiB."""
+"""Maximum size in bytes of all text in a PNG after inflation. Pillow's default limit is 64 MiB."""
 _TYPES: Final = frozenset({Datatype.UINT8, Datatype.FP16, Datatype.FP32})
 
 
@@ -146,12 +146,12 @@ class DecodeImage(TensorStep):
             total += header.pixels
             resampled = self._resampled_pixels(header)
             if max(total, resampled) > self.max_pixels:
-                found = f"element {index}: an image of {header.width} x {header.height} pixels"
+                subject = f"element {index}: an image of {header.width} x {header.height} pixels"
                 limit = (
                     f"the limit for the sum of all images and for a resized image is "
                     f"{self.max_pixels}"
                 )
-                raise TransformError(self.tensor, f"{found}; {limit} (max_pixels)")
+                raise TransformError(self.tensor, f"{subject}; {limit} (max_pixels)")
             sides = header.width + header.height
             pixels = header.pixels + resampled
             work = max(work, pixels * PIXEL_BYTES + sides * _COEFFICIENT_BYTES)
@@ -255,7 +255,7 @@ class DecodeImage(TensorStep):
         from PIL import Image as images  # noqa: N813, PLC0415
 
         mode = "L" if self.color == "L" else "RGB"
-        if image.mode.startswith(_WIDE_MODE):  # Pillow would clip the values at 255
+        if image.mode.startswith(_WIDE_MODE_PREFIX):  # Pillow would clip the values at 255
             wide = np.asarray(image)
             return images.fromarray((wide.astype(np.uint32) >> 8).astype(np.uint8)).convert(mode)
         if image.mode == "P" and "transparency" in image.info:

@@ -146,8 +146,8 @@ class Scale(TensorStep):
         if self._count > 1:
             axis = find_axis(self.tensor, spec, self.axis, batch=self.batch)
             if not dimensions_match(spec.shape[axis], self._count):
-                found = f"axis {self.axis} has size {spec.shape[axis]}"
-                raise TransformError(self.tensor, f"{found}; {self._count} numbers are configured")
+                actual = f"axis {self.axis} has size {spec.shape[axis]}"
+                raise TransformError(self.tensor, f"{actual}; {self._count} numbers are configured")
         return (spec,)
 
     backward_specs = forward_specs
@@ -187,8 +187,8 @@ class Transpose(TensorStep):
 
     def _reorder(self, spec: Spec, order: Sequence[int]) -> Sequence[Spec]:
         if len(spec.shape) != len(order):
-            found = f"shape {list(spec.shape)} has {len(spec.shape)} dimensions"
-            raise TransformError(self.tensor, f"{found}; 'order' has {len(order)}")
+            actual = f"shape {list(spec.shape)} has {len(spec.shape)} dimensions"
+            raise TransformError(self.tensor, f"{actual}; 'order' has {len(order)}")
         return (replace(spec, shape=tuple(spec.shape[position] for position in order)),)
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
@@ -219,12 +219,12 @@ class Reshape(TensorStep):
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         (spec,) = before
-        kept = spec.shape[:1] if self.batch else ()
-        if self.batch and not kept:
+        batch = spec.shape[:1] if self.batch else ()
+        if self.batch and not batch:
             raise TransformError(self.tensor, "a shape without dimensions has no batch")
         if self.from_ is not None:
-            check_shape(self.tensor, spec, (*kept, *self.from_))
-        return (replace(spec, shape=(*kept, *self._resolve(spec.shape[len(kept) :]))),)
+            check_shape(self.tensor, spec, (*batch, *self.from_))
+        return (replace(spec, shape=(*batch, *self._resolve(spec.shape[len(batch) :]))),)
 
     def _resolve(self, shape: Sequence[int]) -> Sequence[int]:
         """Return ``to`` for tensors of ``shape``. If possible, -1 is replaced by the size."""
@@ -240,9 +240,9 @@ class Reshape(TensorStep):
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:
         (spec,) = after
         assert self.from_ is not None
-        kept = spec.shape[:1] if self.batch else ()
-        check_shape(self.tensor, spec, (*kept, *self.to))
-        before = replace(spec, shape=(*kept, *self.from_))
+        batch = spec.shape[:1] if self.batch else ()
+        check_shape(self.tensor, spec, (*batch, *self.to))
+        before = replace(spec, shape=(*batch, *self.from_))
         self.forward_specs(before)
         return (before,)
 

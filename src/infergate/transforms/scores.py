@@ -28,7 +28,7 @@ from infergate.transforms.step import (
 _INT64 = Datatype.INT64.v2_name
 _RANKING_BYTES = 32
 """The memory in bytes per element that ranking takes: a sort key, a position, and a buffer."""
-_RANKED = frozenset(datatype.v2_name for datatype in FLOATS | INTEGERS)
+_RANKABLE = frozenset(datatype.v2_name for datatype in FLOATS | INTEGERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +149,6 @@ class TopK(TensorStep):
 
 
 def _rankable_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
-    if spec.datatype not in _RANKED:
+    if spec.datatype not in _RANKABLE:
         raise TransformError(name, f"{spec.datatype} cannot be ranked; expected integers or floats")
     return find_axis(name, spec, axis, batch=batch)

@@ -163,7 +163,7 @@ class AsyncStep(Step):
 
 
 def take(items: Mapping[str, T], names: Sequence[str]) -> list[T]:
-    """Return the items called ``names``. Raises TransformError if one is missing."""
+    """Return the items called ``names``. Raises TransformError if an item is missing."""
     for name in names:
         if name not in items:
             raise TransformError(name, "there is no such tensor")
@@ -203,9 +203,9 @@ def check_shape(name: str, spec: Spec, expected: Sequence[int]) -> None:
         raise TransformError(name, f"expected shape {list(expected)}, got {list(spec.shape)}")
 
 
-def dimensions_match(one: int, other: int) -> bool:
+def dimensions_match(first: int, second: int) -> bool:
     """Return whether two dimensions can be equal."""
-    return one == other or ANY in {one, other}
+    return first == second or ANY in {first, second}
 
 
 def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:

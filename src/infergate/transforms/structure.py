@@ -98,11 +98,11 @@ class Copy(TensorStep):
         return (before[0], before[0])
 
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:
-        one, other = after
-        check_datatype(self.to, other, one.datatype)
-        check_shape(self.to, other, one.shape)
-        shape = (max(pair) for pair in zip(one.shape, other.shape, strict=True))
-        return (replace(one, shape=tuple(shape)),)
+        original, copy = after
+        check_datatype(self.to, copy, original.datatype)
+        check_shape(self.to, copy, original.shape)
+        shape = (max(pair) for pair in zip(original.shape, copy.shape, strict=True))
+        return (replace(original, shape=tuple(shape)),)
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         return (before[0], replace(before[0], name=self.to))
@@ -298,8 +298,10 @@ class Split(TensorStep):
         (spec,) = before
         axis = find_axis(self.tensor, spec, self.axis, batch=self.batch)
         if not dimensions_match(spec.shape[axis], self._total):
-            found = f"axis {self.axis} has size {spec.shape[axis]}"
-            raise TransformError(self.tensor, f"{found}; the sizes in 'to' add up to {self._total}")
+            actual = f"axis {self.axis} has size {spec.shape[axis]}"
+            raise TransformError(
+                self.tensor, f"{actual}; the sizes in 'to' add up to {self._total}"
+            )
         return [_with_dimension(spec, axis, size) for size in self.to.values()]
 
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:

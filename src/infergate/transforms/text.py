@@ -104,12 +104,13 @@ class _TextStep(TensorStep):
         if len(shape) < 1 + self.batch or not dimensions_match(shape[-1], self.length):
             expected = f"expected {self.length} numbers in the last dimension"
             raise TransformError(self.tensor, f"{expected}, got shape {list(shape)}")
-        count = 0 if ANY in shape else math.prod(shape) + 4 * math.prod(shape[:-1])
-        return Spec(BYTES, shape[:-1], count)
+        max_bytes = 0 if ANY in shape else math.prod(shape) + 4 * math.prod(shape[:-1])
+        return Spec(BYTES, shape[:-1], max_bytes)
 
 
 class TextEncode(_TextStep):
-    """Converts each text to a row of ``length`` numbers: the UTF-8 bytes, padded with ``pad``."""
+    """Converts each text to a row of ``length`` numbers: the UTF-8 bytes, padded with ``pad``.
+    ``too_long`` states whether a longer text is an error or is truncated."""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         return (self._encoded_spec(before[0]),)

@@ -43,7 +43,7 @@ def build_request(operation: Operation) -> RpcRequest:
     name that is not valid Unicode."""
     match operation:
         case InferRequest():
-            return _inference(operation)
+            return _inference_request(operation)
         case messages.ServerLiveRequest() | messages.ServerReadyRequest():
             return RpcRequest(pb.STATUS, (b"",))
         case (
@@ -66,7 +66,7 @@ def _spec(model: str, version: str) -> bytes:
     return spec_field(REQUEST_SPEC, write_spec(model, version))
 
 
-def _inference(request: InferRequest) -> RpcRequest:
+def _inference_request(request: InferRequest) -> RpcRequest:
     if not request.model:
         raise bad_request("the name of the model is missing")
     call = forwarded_calls.call_of(request, GRPC_PROTOCOL)

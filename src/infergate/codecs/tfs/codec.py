@@ -60,7 +60,7 @@ class _ResponseOptions:
 
 
 @record
-class _Summarized:
+class _SummaryState:
     """The ``requested`` model, and the ``message`` parts from which it was read."""
 
     message: Sequence[Buffer]
@@ -99,7 +99,7 @@ class TfsGrpcCodec(BinaryEstimates):
     def _requested(self, wire: RpcRequest) -> RequestedModel:
         """Return the model that ``wire`` names. Raises UNSUPPORTED and BAD_REQUEST."""
         state = wire.codec_state
-        if isinstance(state, _Summarized) and state.message is wire.message:
+        if isinstance(state, _SummaryState) and state.message is wire.message:
             return state.requested
         if wire.method not in _OPERATIONS:
             raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not served")
@@ -109,7 +109,7 @@ class TfsGrpcCodec(BinaryEstimates):
             )
         except MalformedMessageError as error:
             raise _unreadable(wire, error) from None
-        wire.codec_state = _Summarized(wire.message, requested)
+        wire.codec_state = _SummaryState(wire.message, requested)
         return requested
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
@@ -304,7 +304,8 @@ def _client_model(requested: RequestedModel, model: str) -> str:
 
 
 def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
-    """Return a server's ``spec`` with the client's names. Empty arguments change nothing."""
+    """Return a server's ``spec`` with the client's names. An empty ``model``, and a
+    ``version`` that is not a number, are ignored."""
     own_version = "" if spec.version is None else str(spec.version)
     return write_spec(
         _client_model(requested, model or spec.name or requested.model),

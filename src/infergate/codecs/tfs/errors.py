@@ -1,5 +1,5 @@
-"""Converts errors to gRPC statuses, with TensorFlow Serving's own codes and error texts where it
-defines them."""
+"""Converts errors to gRPC statuses, with TensorFlow Serving's codes and error texts for the
+errors that TensorFlow Serving defines."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TRUNCATED: Final = "...TRUNCATED"
 
 
 def build_error(error: GatewayError, method: str, requested: RequestedModel | None) -> RpcResponse:
-    """Return ``error`` as the status of ``method``. ``requested`` is None if the request names no
-    model or cannot be read."""
+    """Return ``error`` as the status of ``method``. For NOT_FOUND, ``requested`` is the requested
+    model, or None if the request names no model or cannot be read."""
     text = error.public
     if error.kind is Kind.NOT_FOUND and requested is not None:
         text = unknown_model_text(requested, is_status=method == STATUS)

@@ -111,8 +111,8 @@ def rewrite_request(
     message: Buffer, method: str, model: str, version: str, options: TfsOptions
 ) -> list[Buffer]:
     """Return ``message`` with ``model`` and ``version`` in each ModelSpec. An empty ``model`` or
-    ``version`` is taken from the client's ModelSpec after ``options`` have been applied. Labels and
-    signatures remain unless the options map them."""
+    ``version`` is taken from the client's ModelSpec after ``options`` have been applied.
+    Signatures remain unless the options map them. Labels remain unless a version replaces them."""
 
     def rewrite(spec: ModelSpec) -> bytes:
         requested = apply_options(spec, options)

@@ -1,4 +1,5 @@
-"""The message classes and methods of ``tensorflow.serving``, from a private descriptor pool."""
+"""The methods of TensorFlow Serving's gRPC API, and the message classes from the gateway's private
+descriptor pool."""
 
 from __future__ import annotations
 

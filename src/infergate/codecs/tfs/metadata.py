@@ -81,7 +81,8 @@ def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
 
 def client_version(response: ModelMetadata, requested: RequestedModel) -> int:
     """Return the requested version, or the latest numeric version if the client requested no
-    version. Return 1 if the requested version is not numeric, or if no version is."""
+    version. Return 1 if the requested version is not numeric, or if the model has no numeric
+    version."""
     versions = (requested.version,) if requested.version else response.versions
     numbers = [number for text in versions if (number := numeric_version(text)) is not None]
     return max(numbers, default=_DEFAULT_VERSION)

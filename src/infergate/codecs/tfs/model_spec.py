@@ -104,17 +104,17 @@ class RequestedModel:
 def find_spec(message: Buffer, number: int) -> bytes | None:
     """Return the merged ModelSpec in field ``number`` of ``message``, or None if the message has no
     ModelSpec. Raises MalformedMessageError."""
-    found: bytearray | None = None
+    merged: bytearray | None = None
     view = memoryview(message)
     for field in scan_fields(message, MAX_TOP_LEVEL_FIELDS):
         if field.number == number and field.wire_type == DELIMITED:
-            found = bytearray() if found is None else found
-            found += view[field.value_start : field.end]
-            if len(found) > _MAX_BYTES:
+            merged = bytearray() if merged is None else merged
+            merged += view[field.value_start : field.end]
+            if len(merged) > _MAX_BYTES:
                 raise MalformedMessageError(
                     f"its ModelSpec has over {_MAX_BYTES} bytes (the limit)"
                 )
-    return None if found is None else bytes(found)
+    return None if merged is None else bytes(merged)
 
 
 def parse_spec(data: bytes) -> ModelSpec:
@@ -213,10 +213,10 @@ def spec_field(number: int, spec: bytes) -> bytes:
 def spec_parameters(parameters: Parameters) -> tuple[str, str]:
     """Return the signature and the version label in the ``parameters`` of an inference. Raises
     BAD_REQUEST."""
-    return _named(parameters, SIGNATURE), _named(parameters, LABEL)
+    return _string_parameter(parameters, SIGNATURE), _string_parameter(parameters, LABEL)
 
 
-def _named(parameters: Parameters, name: str) -> str:
+def _string_parameter(parameters: Parameters, name: str) -> str:
     value: Any = parameters.get(name, "")
     if not isinstance(value, str):
         raise bad_request(f"parameter '{name}' must be a string")

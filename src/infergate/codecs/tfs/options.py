@@ -18,9 +18,9 @@ GRPC_OPTIONS: Final = ("contents", *REST_OPTIONS)
 class TfsOptions:
     """The options of a codec.
 
-    - ``contents``: the form of tensors in responses. With ``raw``, the elements are in
+    - ``contents``: the form of numbers in responses. With ``raw``, the numbers are in
       tensor_content; with ``typed``, they are in the field of their type. ``auto`` selects
-      ``typed``, or ``raw`` if writing typed elements would be slow (``tensor_writer``).
+      ``typed``, or ``raw`` if writing typed numbers would be slow (``tensor_writer``).
     - ``version_zero``: with ``default``, a requested version 0 selects the default version; with
       ``literal``, it selects version 0.
     - ``labels``: for each model, a mapping from labels to versions.

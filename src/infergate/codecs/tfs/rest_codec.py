@@ -274,7 +274,7 @@ class TfsRestCodec(NestedListEstimates):
     ) -> HttpRequest | PartialInferRequest[HttpRequest]:
         parsed = self.parse_request(wire, limits)
         if isinstance(parsed, PartialInferRequest):
-            complete = partial(_validated, wire, parsed.complete, limits)
+            complete = partial(_complete_validation, wire, parsed.complete, limits)
             return PartialInferRequest(parsed.model, parsed.version, complete, parsed.text_bytes)
         return _plain_request(wire, limits)
 
@@ -326,7 +326,7 @@ def _plain_request(wire: HttpRequest, limits: Limits) -> HttpRequest:
     return HttpRequest(wire.method, wire.path, wire.query, headers, (body,))
 
 
-def _validated(
+def _complete_validation(
     wire: HttpRequest, complete: Any, limits: Limits, metadata: ModelMetadata
 ) -> HttpRequest:
     complete(metadata)

@@ -74,7 +74,7 @@ def build_error(error: GatewayError, text: str) -> HttpResponse:
     )
 
 
-def _document(members: Mapping[str, Any]) -> HttpResponse:
+def _json_response(members: Mapping[str, Any]) -> HttpResponse:
     text = json.dumps(members, indent=1, ensure_ascii=False) + "\n"
     return HttpResponse(200, JSON_HEADERS, [text.encode("utf-8", "replace")])
 
@@ -95,7 +95,7 @@ def write_status(response: ModelIndex, requested: RequestedModel) -> HttpRespons
     members: dict[str, Any] = {"model_version_status": versions}
     if not (requested.version or requested.spec.label):
         members |= {"name": requested.spec.name, "ready": is_ready}
-    return _document(members)
+    return _json_response(members)
 
 
 def write_metadata(response: ModelMetadata, requested: RequestedModel) -> HttpResponse:
@@ -109,7 +109,7 @@ def write_metadata(response: ModelMetadata, requested: RequestedModel) -> HttpRe
         }
         for name, signature in signatures_for_client(response, requested).items()
     }
-    return _document(
+    return _json_response(
         {
             "model_spec": {
                 "name": requested.spec.name,
@@ -196,7 +196,7 @@ def read_metadata(document: Mapping[str, Any], model: str) -> ModelMetadata:
     ValueError."""
     spec = _member(document, "model_spec", "modelSpec")
     outer = _member(_object(document["metadata"]), "signature_def", "signatureDef")
-    found = {
+    signatures = {
         name: ModelSignature(
             name,
             str(_object(signature).get("method_name", signature.get("methodName", ""))),
@@ -205,9 +205,9 @@ def read_metadata(document: Mapping[str, Any], model: str) -> ModelMetadata:
         )
         for name, signature in _member(outer, "signature_def", "signatureDef").items()
     }
-    if not found:
+    if not signatures:
         raise backend_garbage(f"the metadata of model '{model}' has no signature")
-    default = found.pop(default_signature(found))
+    default = signatures.pop(default_signature(signatures))
     version = spec.get("version")
     return ModelMetadata(
         model,
@@ -215,7 +215,7 @@ def read_metadata(document: Mapping[str, Any], model: str) -> ModelMetadata:
         platform=PLATFORM,
         inputs=default.inputs,
         outputs=default.outputs,
-        signatures=tuple(found[name] for name in sorted(found)),
+        signatures=tuple(signatures[name] for name in sorted(signatures)),
     )
 
 

@@ -33,7 +33,7 @@ INSTANCES: Final = "instances"
 INPUTS: Final = "inputs"
 _PREDICTIONS: Final = "predictions"
 _OUTPUTS: Final = "outputs"
-_WANTED: Final = (SIGNATURE, INSTANCES, INPUTS)
+_REQUEST_MEMBERS: Final = (SIGNATURE, INSTANCES, INPUTS)
 _SEARCHED_BYTES: Final = 64 * KIB
 """Number of bytes at the beginning and at the end of a body that are searched for a signature. Only
 the beginning of a compressed body is searched."""
@@ -55,7 +55,7 @@ class PredictFormat:
 
 def find_signature(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
     """Return the signature that the beginning or the end of a body seems to name, or an empty
-    string. ``read_request`` checks the signature."""
+    string. ``check_signature`` compares the result with the parsed body."""
     view = memoryview(join_parts(body))
     parts = [bytes(view[:_SEARCHED_BYTES]), bytes(view[-_SEARCHED_BYTES:])]
     if not is_unencoded(headers):
@@ -64,9 +64,9 @@ def find_signature(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
         except zlib.error:
             return ""
     for part in parts:
-        if found := _SIGNATURE_MEMBER.search(part):
+        if member := _SIGNATURE_MEMBER.search(part):
             try:
-                return str(json.loads(found[1]))
+                return str(json.loads(member[1]))
             except ValueError:
                 return ""
     return ""
@@ -86,7 +86,7 @@ def read_request(  # noqa: PLR0913, PLR0917 - the message, its model, and the me
     signature of ``requested``, because the access check used that signature.
     """
     text = decoded_json(headers, body, limits)
-    members = parse_document(text, _WANTED, limits)
+    members = parse_document(text, _REQUEST_MEMBERS, limits)
     signature = read_signature(members)
     if maps_signatures:
         check_signature(signature, requested)
@@ -149,12 +149,12 @@ def without_signature(body: bytes) -> bytes:
     """Return the valid JSON object ``body``, which passed ``check_signature``, without its
     signature."""
     depth = position = 0
-    for found in _SIGNATURE_MEMBER.finditer(body):
-        outside = STRING.sub(b"", body[position : found.start()])
+    for member in _SIGNATURE_MEMBER.finditer(body):
+        outside = STRING.sub(b"", body[position : member.start()])
         depth += sum(map(outside.count, (b"{", b"["))) - sum(map(outside.count, (b"}", b"]")))
-        position = found.end()
+        position = member.end()
         if depth == 1:  # not a member of an example
-            before, after = body[: found.start()], body[position:].lstrip()
+            before, after = body[: member.start()], body[position:].lstrip()
             if after.startswith(b","):
                 return before + after[1:]
             return before.rstrip().removesuffix(b",") + after
@@ -175,9 +175,9 @@ def _signature_tensors(
     """Return the inputs and outputs of a signature. Raises BAD_REQUEST."""
     if signature in ("", DEFAULT_SIGNATURE):
         return metadata.inputs, metadata.outputs
-    for other in metadata.signatures:
-        if other.name == signature:
-            return other.inputs, other.outputs
+    for candidate in metadata.signatures:
+        if candidate.name == signature:
+            return candidate.inputs, candidate.outputs
     raise bad_request(f'Serving signature name: "{signature[:200]}" not found in signature def')
 
 
@@ -199,7 +199,7 @@ def _complete_shape(tensor: Tensor, declared: tuple[int, ...]) -> Tensor:
 
 def response_body(response: InferResponse, response_format: PredictFormat) -> list[Buffer]:
     """Return the body of a response. Raises TOO_LARGE and, in row format, BAD_REQUEST like
-    ``check_rows``."""
+    ``row_writer.check_rows``."""
     if response_format.has_rows:
         return [b'{"predictions": ', write_rows(response.outputs), b"}"]
     return [b'{"outputs": ', write_columns(response.outputs), b"}"]
@@ -238,7 +238,8 @@ def request_body(request: InferRequest, signature: str) -> list[Buffer]:
 def read_response(
     body: bytes, request: InferRequest, metadata: ModelMetadata, signature: str, limits: Limits
 ) -> InferResponse:
-    """Parse a server's response. Raises BACKEND_GARBAGE, TOO_LARGE and NeedsOffloadError."""
+    """Parse a server's response. Raises BACKEND_GARBAGE, TOO_LARGE, NeedsOffloadError, and
+    BAD_REQUEST like ``check_outputs``."""
     check_loop_cost(limits, len(body), limits.json_inline)
     check_outputs(request, metadata, signature)
     try:

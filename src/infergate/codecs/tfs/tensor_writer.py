@@ -4,7 +4,7 @@ The elements are written to tensor_content (raw) or, as TensorFlow Serving does 
 field of their type (typed). Strings are always typed, because TensorFlow's Python library does not
 read them in tensor_content. Clients that use TensorFlow or numpy read both forms, but clients in
 other languages often read only the typed fields. FP32, FP64 and BOOL elements have the same bytes
-in both forms. Integers and 16-bit floats are converted one by one, which is slow."""
+in both forms. Typed integers and 16-bit floats are converted one by one, which is slow."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
         is_typed = contents == "typed"
     data = tensor.data
     if datatype is Datatype.BOOL:
-        data = _bools(data)
+        data = _normalized_bools(data)
     if not is_typed:
         return [head + field_prefix(_CONTENT, len(data)), data]
     if datatype in _UNCHANGED:
@@ -72,7 +72,7 @@ def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
     return [head, TensorProto(**{entry.field.name: values.tolist()}).SerializeToString()]
 
 
-def _bools(data: Buffer) -> Buffer:
+def _normalized_bools(data: Buffer) -> Buffer:
     """Return ``data`` with each non-zero byte replaced by 1, because TensorFlow rejects other
     values."""
     octets = np.frombuffer(data, dtype="u1")
@@ -116,8 +116,8 @@ def writing_cost(tensors: Sequence[Tensor], contents: str) -> int:
 
 def written_bytes(tensors: Sequence[Tensor], contents: str) -> int:
     """Return the maximum number of bytes that are allocated to write ``tensors``."""
-    texts = sum(len(tensor.data) for tensor in tensors if tensor.datatype is Datatype.BYTES)
-    return texts + _total(tensors, contents, _STRING_BYTES, _VARINT_BYTES)
+    text_bytes = sum(len(tensor.data) for tensor in tensors if tensor.datatype is Datatype.BYTES)
+    return text_bytes + _total(tensors, contents, _STRING_BYTES, _VARINT_BYTES)
 
 
 def _total(tensors: Sequence[Tensor], contents: str, per_string: int, per_integer: int) -> int:

@@ -63,12 +63,12 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 _MAX_REQUEST_BYTES: Final = 64 * KIB
 """Maximum size in bytes of a request that can hold neither tensors nor files."""
 _MAX_REQUEST_FIELDS: Final = 24 * KIB
-"""Maximum number of fields of a request other than an inference, and of a response about one
-model."""
+"""Maximum number of fields of a request other than an inference, and of a response about at most
+one model."""
 _MAX_FILES: Final = 4096
 MAX_RESPONSE_BYTES: Final = 8 * MIB
-"""Maximum size in bytes of a response to a request other than an inference. A model takes 1 to 4
-KiB."""
+"""Maximum size in bytes of a response to a request other than an inference. The description of a
+model takes 1 to 4 KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
 """Maximum number of fields of a response about all models. Each model has up to 100 fields."""
 _ABOUT_ALL_MODELS: Final = frozenset({messages.ModelIndexRequest, messages.ModelStatisticsRequest})
@@ -79,7 +79,7 @@ _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
 }
 
 
-class _SharedRequest(RpcRequest):
+class _SharedMemoryRequest(RpcRequest):
     """A validated request that has tensors in shared memory."""
 
 
@@ -306,7 +306,7 @@ class V2Grpc:
         self._request_heads.store(split, validated, limits)
         message, uses_shared_memory = pass_through_parts(wire.message, validated)
         if uses_shared_memory:
-            return _SharedRequest(wire.method, message, wire.metadata)
+            return _SharedMemoryRequest(wire.method, message, wire.metadata)
         if message is wire.message:
             return wire
         return RpcRequest(wire.method, message, wire.metadata)
@@ -338,7 +338,7 @@ class V2Grpc:
         Return None if the request asks for classes and the server may not support classification,
         or if any tensor is in shared memory, because the gateway must check its region.
         """
-        if isinstance(wire, _SharedRequest):
+        if isinstance(wire, _SharedMemoryRequest):
             return None
         split: SplitRequest | None = wire.codec_state
         if type(split) is not SplitRequest or split.message is not wire.message:

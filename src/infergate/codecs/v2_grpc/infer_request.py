@@ -89,7 +89,8 @@ class ValidatedRequest:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> ValidatedRequest:
-    """Parse and validate an inference. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
+    """Parse and validate a ModelInferRequest. Raises BAD_REQUEST, TOO_LARGE and
+    NeedsOffloadError."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
         head_bytes, typed = cut_contents(rest, limits)
@@ -172,15 +173,15 @@ def _check_names(kind: str, names: Sequence[str], limits: Limits) -> None:
         raise bad_request(
             f"there are {len(names)} {kind}s; the limit is {limits.tensors}", limit="tensors"
         )
-    known_names: set[str] = set()
+    earlier_names: set[str] = set()
     for index, name in enumerate(names):
         if not name:
             raise bad_request(f"{kind} {index} has no name")
-        if name in known_names:
+        if name in earlier_names:
             raise bad_request(f"{kind} '{name}' is given twice")
         if problem := find_tensor_name_problem(name):
             raise bad_request(f"the name of {kind} {index} {problem}")
-        known_names.add(name)
+        earlier_names.add(name)
 
 
 def _check_raw(
@@ -230,8 +231,8 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
 
 
 def read_priority(message: Buffer) -> int:
-    """Return the priority in the parameters of `message`, which is valid. Return 0 if there is no
-    priority, or if there are too many fields or parameters to read quickly."""
+    """Return the priority in the parameters of `message`. Return 0 if there is no priority, or if
+    `message` is malformed or has too many fields or parameters to read quickly."""
     try:
         parameters = _read_parameters(message, _PRIORITY, _MAX_PRIORITY_FIELDS, _MAX_SEARCHED)
     except MalformedMessageError:

@@ -79,7 +79,7 @@ def read_model_config(message: Any) -> ModelConfig:
 
 def write_model_config(response: ModelConfig) -> Any:
     """Build a ModelConfigResponse. If `response` has the server's own message, return that message
-    with the model name of `response` and the tensor names from its settings. Raises ValueError for
+    with the model name of `response` and the tensor names in its `settings`. Raises ValueError for
     settings that do not fit the message."""
     config = from_plain(ModelConfigMessage, response.settings)
     if response.message:

@@ -47,8 +47,8 @@ _RESPONSE: Final = 2
 
 
 def without_stream_parameter(request: InferRequest) -> ParsedRequest:
-    """Return `request` without Triton's stream parameter, which concerns only the server of the
-    stream. The `response_options` state whether the client wants an empty final response.
+    """Return `request` without Triton's stream parameter, which the gateway itself implements. The
+    `response_options` state whether the client wants an empty final response.
 
     Clients also set the parameter outside streams, but Triton's REST API rejects it."""
     if _WANTS_EMPTY_FINAL not in request.parameters:
@@ -84,13 +84,13 @@ def wants_status(wire: RpcRequest) -> bool:
 def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
     """Return `error` as a stream message, with the model and id of `wire` if they can be read."""
     try:
-        found = read_strings(
+        names = read_strings(
             join_parts(wire.message), frozenset({MODEL, ID}), MAX_FIELDS, _MAX_TEXT
         )
     except MalformedMessageError:
-        found = {}
+        names = {}
     text = error.public.encode("utf-8", "replace").decode()
-    return _final_message(found.get(MODEL, ""), found.get(ID, ""), text)
+    return _final_message(names.get(MODEL, ""), names.get(ID, ""), text)
 
 
 def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:

@@ -135,8 +135,8 @@ class RequestHeads:
         self._layouts: Final = MessageLayouts()
 
     def find(self, wire: RpcRequest) -> SplitRequest | None:
-        """Split the inference `wire`, or return the result of the previous call. Return None if the
-        fast path does not apply."""
+        """Split the inference request `wire`, or return the result of the previous call.
+        Return None if the fast path does not apply."""
         cached = wire.codec_state
         if type(cached) is SplitRequest and cached.message is wire.message:
             return cached

@@ -59,7 +59,7 @@ ID: Final = "id"
 
 
 class GenerateFormat:
-    """A marker in ``ParsedRequest.response_options``: the response is written by Rule 3."""
+    """A marker in ``ParsedRequest.response_options``: Rule 3 defines the form of the response."""
 
 
 def read_generate_request(

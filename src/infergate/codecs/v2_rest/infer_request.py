@@ -124,7 +124,7 @@ def read_request(
     limits: Limits,
     heads: RequestHeadCache | None = None,
 ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-    """Parse an inference of ``model``. Raises client errors."""
+    """Parse an inference request for ``model``. Raises client errors and NeedsOffloadError."""
     parts = wire.body
     if len(parts) == 1 and CONTENT_ENCODING not in wire.headers and len(parts[0]) <= limits.body:
         body = parts[0]
@@ -143,8 +143,8 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
 ) -> tuple[
     ParsedRequest | PartialInferRequest[ParsedRequest], ResponseFormat, frozenset[WireFeature]
 ]:
-    """Parse an inference with the decoded ``body``. Also return the requested format of the
-    response, and the features of the message."""
+    """Parse the inference request ``wire`` with the decoded ``body``. Also return the requested
+    format of the response, and the features of the message."""
     headers = wire.headers
     accept = headers.get("accept-encoding", "")
     header = headers.get(JSON_LENGTH_HEADER)

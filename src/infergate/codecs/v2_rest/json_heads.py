@@ -31,9 +31,9 @@ _ID: Final = re.compile(
     rb'\s*+\{(?:\s*+"model_(?:name|version)"\s*+:\s*+"[^"\\]*+"\s*+,)*+'
     rb'\s*+"id"\s*+:\s*+"([ !#-\[\]-~]*+)"'
 )
-"""Matches the start of an object in which only the model's name and version precede the ``id``, as
-clients and servers write it. The id has no characters with a special meaning in JSON, so replacing
-it with another such id keeps the JSON valid."""
+"""Matches the start of an object in which only the model's name and version may precede the ``id``,
+as in the messages of most clients and servers. The id has no characters with a special meaning in
+JSON, so the JSON stays valid if another such id replaces it."""
 
 
 class SplitJson(NamedTuple):

@@ -99,12 +99,13 @@ _MEMORY_ACTIONS: Final[dict[str, tuple[str, type[Operation]]]] = {
     "register": ("POST", messages.SharedMemoryRegisterRequest),
     "unregister": ("POST", messages.SharedMemoryUnregisterRequest),
 }
-_MAX_SHOWN_CHARACTERS: Final = 200
+_MAX_SHORT_PATH: Final = 200
+"""Maximum length of a path that is cached, and that an error message contains in full."""
 
 
 def match_path(path: str) -> V2PathMatch:
     """Match ``path``. Raises NOT_FOUND, or BAD_REQUEST for an invalid percent-escape."""
-    return _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
+    return _cached_match(path) if len(path) <= _MAX_SHORT_PATH else _match_path(path)
 
 
 def _match_path(path: str) -> V2PathMatch:
@@ -125,7 +126,7 @@ def _match_path(path: str) -> V2PathMatch:
         region_name = decode_segment(region or "", "region's name")
         return V2PathMatch(*_MEMORY_ACTIONS[verb], region=region_name, cuda=memory_kind == "cuda")
     if match is None:
-        shown = path if len(path) <= _MAX_SHOWN_CHARACTERS else path[:_MAX_SHOWN_CHARACTERS] + "…"
+        shown = path if len(path) <= _MAX_SHORT_PATH else path[:_MAX_SHORT_PATH] + "…"
         raise GatewayError(Kind.NOT_FOUND, f"no such path: {shown}")
     model, version, suffix = match.groups()
     method, operation = _MODEL_ACTIONS[suffix]
@@ -140,14 +141,14 @@ def _match_path(path: str) -> V2PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match_path)
-"""A cache of matches, because clients use few paths. It takes less than 1 MB, even for the longest
-paths."""
+"""A cache of matches, because clients use few paths. The cache takes less than 1 MB, even if all
+paths have the maximum length."""
 
 
 def match_request(method: str, path: str) -> V2PathMatch:
     """Match ``path`` like :func:`match_path`. Also raises METHOD_NOT_ALLOWED if the path does not
     allow ``method``."""
-    match = _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
+    match = _cached_match(path) if len(path) <= _MAX_SHORT_PATH else _match_path(path)
     if method != match.method and not (match.allows_get and method == "GET"):
         raise method_not_allowed(method, match.allowed_methods)
     return match

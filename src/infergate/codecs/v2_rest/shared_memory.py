@@ -87,8 +87,8 @@ def _read_number(members: dict[str, Node], key: str, default: int | None = None)
     if value is None:
         raise bad_request(f"{key} is missing")
     if type(value) is not int or not 0 <= value < 2**64:
-        found = value if type(value) is int else json_kind(value)
-        raise bad_request(f"{key} must be an integer from 0 to 2^64-1, not {found}")
+        actual = value if type(value) is int else json_kind(value)
+        raise bad_request(f"{key} must be an integer from 0 to 2^64-1, not {actual}")
     return value
 
 

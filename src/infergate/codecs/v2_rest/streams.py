@@ -43,7 +43,8 @@ error."""
 def read_request(
     wire: HttpRequest, match: V2PathMatch, limits: Limits
 ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-    """Parse the inference at the path of ``match``. Raises client errors."""
+    """Parse an inference request whose path is ``match``. Raises client errors and
+    NeedsOffloadError."""
     if match.action == "infer_stream":
         parsed = infer_request.read_request(wire, match.model, match.version, limits)
         if isinstance(parsed, ParsedRequest):
@@ -91,7 +92,7 @@ def read_response(
 ) -> InferResponse:
     """Parse one event, or a response that is not a stream. ``model`` is the model's metadata if
     ``generate_stream`` was requested, and None for other requests. Raises the backend's error,
-    BACKEND_GARBAGE or UNSUPPORTED."""
+    BACKEND_GARBAGE, UNSUPPORTED and NeedsOffloadError."""
     if wire.status in _NO_STREAM_STATUSES:
         raise backend_failure(Kind.UNSUPPORTED, "the backend does not support streams over REST")
     content_type = wire.headers.get("content-type", "")

@@ -243,8 +243,8 @@ def _read_description(
     name = read_tensor_name(members, path)
     datatype_name = read_string(_required_member(members, "datatype", path), f"{path}.datatype")
     # The datatypes in the responses of some servers are in lower case.
-    known_name = datatype_name if reader.regions is None else datatype_name.upper()
-    datatype = DATATYPES_BY_NAME.get(known_name)
+    canonical_name = datatype_name if reader.regions is None else datatype_name.upper()
+    datatype = DATATYPES_BY_NAME.get(canonical_name)
     if datatype is None:
         raise bad_request(
             f"tensor '{abbreviated(name)}': unknown datatype '{abbreviated(datatype_name)}' "
@@ -310,8 +310,8 @@ def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader
     if "parameters" not in members:
         return NO_PARAMETERS
     parameters_path = f"{path}.parameters" if path else "parameters"
-    found = read_plain_object(members["parameters"], parameters_path)
-    values, characters = count_values(found)
+    parameters = read_plain_object(members["parameters"], parameters_path)
+    values, characters = count_values(parameters)
     reader.parameter_values += values
     reader.text_characters += characters
     if reader.parameter_values > MAX_PARAMETER_VALUES:
@@ -320,7 +320,7 @@ def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader
             f"{parameters_path}: the message's parameters exceed {MAX_PARAMETER_VALUES} values",
         )
     check_text_length(reader.text_characters, parameters_path)
-    return found
+    return parameters
 
 
 def pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
@@ -443,8 +443,8 @@ def _json_value(value: Any, label: str) -> Any:
         case Mapping():
             return {key: _json_value(item, label) for key, item in value.items()}
         case _:
-            found = str(value) if isinstance(value, float) else type(value).__name__
-            raise GatewayError(Kind.UNSUPPORTED, f"{label} is {found}, which JSON cannot express")
+            actual = str(value) if isinstance(value, float) else type(value).__name__
+            raise GatewayError(Kind.UNSUPPORTED, f"{label} is {actual}, which JSON cannot express")
 
 
 def encode_json(document: Any) -> bytes:
