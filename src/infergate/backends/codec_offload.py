@@ -70,7 +70,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
             return self._codec.build_request(operation, profile, model)
         with WriteReservation(max_bytes, context.memory) as allocation:
             wire = self._codec.build_request(operation, profile, model)
-        allocation.settle(wire)
+        allocation.settle(total_size(body_parts(wire)))
         return wire
 
     async def write_request(
@@ -93,7 +93,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         with nullcontext() if is_short else WriteReservation(max_bytes, context.memory) as writing:
             wire: Req = await self._run_in_helper(context, cost, build, operation, profile, model)
         if writing is not None:
-            writing.settle(wire)
+            writing.settle(total_size(body_parts(wire)))
         return wire
 
     # ---- responses

@@ -9,7 +9,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES, MemoryAccount
 from infergate.core.tensor import Buffer, Tensor
-from infergate.core.wire import HttpRequest, HttpResponse, total_size
+from infergate.core.wire import HttpRequest, HttpResponse
 
 READ_EXPANSION: Final = 4
 """Reading a message allocates at most this many times its size."""
@@ -80,11 +80,12 @@ class WriteReservation:
     def __enter__(self) -> Self:
         return self
 
-    def settle(self, wire: Any) -> int:
-        """Return the size of the written ``wire``, and release the unused reservation."""
-        written = total_size(body_parts(wire))
-        self._memory.shrink(max(0, self._max_bytes - written))
-        return written
+    def settle(self, written: int) -> int:
+        """Release what ``written`` bytes do not use, and return the remaining charge. It is less
+        than ``written`` if a part of the message is not text, and was charged elsewhere."""
+        charged = min(written, self._max_bytes)
+        self._memory.shrink(self._max_bytes - charged)
+        return charged
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:

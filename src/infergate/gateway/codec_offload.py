@@ -105,9 +105,10 @@ class CodecOffload(Generic[Req, Resp]):
                 wire = await self.build_in_helper(context, build, response, parsed)
         if reservation is None:
             return wire, 0
-        length = reservation.settle(wire)
-        check_response_size(length, self.limits)
-        return wire, length
+        written = total_size(body_parts(wire))
+        charged = reservation.settle(written)
+        check_response_size(written, self.limits)
+        return wire, charged
 
     async def build_in_helper(
         self, context: RequestContext, build: Callable[..., Resp], *arguments: Any

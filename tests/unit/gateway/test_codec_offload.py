@@ -291,6 +291,23 @@ async def test_a_helper_writes_long_typed_contents(
     assert len(offload.jobs) == 2 * jobs
 
 
+@pytest.mark.parametrize("datatype", [Datatype.INT8, Datatype.FP32, Datatype.FP64])
+async def test_typed_contents_are_charged_while_they_are_held(datatype: Datatype) -> None:
+    codec: Any = plugins()["v2-grpc"].create({"contents": "typed"})
+    offload = CodecOffload(codec, DEFAULT_LIMITS, InlineOffload())
+    request = v2.ModelInferRequest(model_name="m").SerializeToString()
+    parsed = codec.parse_request(RpcRequest(codec.streaming_method, (request,)), offload.limits)
+    data = b"\xff" * 5 * MIB
+    tensor = Tensor("O", datatype, (len(data) // datatype.itemsize,), data)
+    response, memory = InferResponse("m", "1", outputs=(tensor,)), Budget(64 * MIB)
+    wire, charged = await offload.write_response(
+        new_context(memory=memory), codec.build_stream_response, response, parsed
+    )
+    written = total_size(wire.message)
+    assert memory.held == charged
+    assert written - 100 < charged <= written  # the names may be left out
+
+
 LONG = Tensor("O", Datatype.FP32, (300 * KIB,), b"\0\0\x80\x3e" * 300 * KIB)
 """Its elements, 0.25, take more bytes as JSON than the shortest float."""
 

@@ -39,7 +39,7 @@ from infergate.codecs.v2_grpc.infer_response import (
     write_typed_where_possible,
 )
 from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS, STREAM, method_of
-from infergate.codecs.v2_grpc.tensors import describe_error, typed_cost
+from infergate.codecs.v2_grpc.tensors import describe_error, max_typed_bytes, typed_cost
 from infergate.codecs.v2_grpc.validated_heads import (
     ID,
     MODEL,
@@ -415,8 +415,8 @@ class _TypedV2Grpc(BinaryEstimates, V2Grpc):
         return typed_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        max_bytes = 10 * self.response_text_bytes(response, parsed)  # a varint takes up to 10 bytes
-        return 0, max_bytes
+        del parsed
+        return 0, max_typed_bytes(response.outputs)
 
 
 def _operation_of(wire: RpcRequest) -> type[Operation]:

@@ -120,6 +120,13 @@ def typed_cost(tensors: Iterable[Tensor]) -> int:
     return cost
 
 
+def max_typed_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the maximum size of typed contents in bytes. A one-byte integer may take ten bytes."""
+    return sum(
+        len(tensor.data) * (1 if tensor.datatype in _COPIED_DATATYPES else 10) for tensor in tensors
+    )
+
+
 def write_typed(message: Any, tensor: Tensor) -> None:
     """Write the elements of `tensor` to the typed contents of `message`."""
     if len(tensor.data):

@@ -59,7 +59,8 @@ class AiohttpRequest(IncomingHttpRequest):
         if not message.path.startswith("/") and (authority := message.url.raw_authority):
             if not message_head.is_host(authority):
                 raise message_head.not_http()
-            headers["host"] = authority  # the valid Host header is ignored (RFC 9112, 3.2.2)
+            # The target takes precedence over the Host header (RFC 9112, 3.2.2).
+            self.wire.headers = self.context.headers = {**headers, "host": authority}
         self.missing = int(headers.get("content-length", 0))
         self.account.admit(self.missing)
 
