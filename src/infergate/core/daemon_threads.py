@@ -16,7 +16,7 @@ T = TypeVar("T")
 async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run ``function`` in a daemon thread, and return its result. Unlike with
     ``asyncio.to_thread``, the process can exit before the function returns. Raises RuntimeError if
-    the system cannot start a thread."""
+    the system cannot start a thread, or for SystemExit and StopIteration of the function."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -29,8 +29,11 @@ async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
         nonlocal function, arguments
         try:
             setter, value = future.set_result, context.run(function, *arguments)
-        except Exception as error:  # noqa: BLE001 - the caller receives it
-            setter, value = future.set_exception, error  # type: ignore[assignment]
+        except BaseException as error:  # noqa: BLE001 - the caller receives it
+            # A future rejects StopIteration, and SystemExit would end the event loop.
+            is_fit = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            setter = future.set_exception  # type: ignore[assignment]
+            value = error if is_fit else RuntimeError(repr(error))  # type: ignore[assignment]
         del function, arguments  # so that the caller can free them before this thread ends
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(finish, setter, value)

@@ -1,4 +1,4 @@
-"""The memory of a function that a daemon thread has run."""
+"""The memory and the exceptions of functions that daemon threads run."""
 
 from __future__ import annotations
 
@@ -41,3 +41,12 @@ async def test_the_function_and_its_arguments_are_freed_before_the_thread_ends(
         assert [reference() for reference in references] == [None, None]
     finally:
         may_end.set()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(3), KeyError(3)], ids=repr)
+async def test_the_caller_receives_every_exception(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises((RuntimeError, KeyError), match="3"):
+        await asyncio.wait_for(to_daemon_thread(fail), 60)
