@@ -73,8 +73,8 @@ def without_encoding(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def max_decoded_bytes(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
-    """Return the maximum length of the decoded ``body``. If ``body`` has a length field, the field
-    may reduce this maximum."""
+    """Return the maximum length of the decoded ``body``. The length field of a gzip body may reduce
+    this maximum."""
     if is_unencoded(headers):
         return total_size(body)
     data = join_parts(body)

@@ -1,4 +1,4 @@
-"""Finds the plug-ins of all installed codecs by their entry points."""
+"""Finds the plug-ins of all installed codecs by their entry points, and assigns claims."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _installed() -> tuple[dict[str, CodecPlugin], dict[str, str]]:
 def by_claim(protocols: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
     """Return ``make(protocol)`` by claim, for each claim of ``protocols``. If several protocols
     have the same claim, the first protocol gets the claim."""
-    made: dict[str, T] = {}
+    results: dict[str, T] = {}
     for name in protocols:
         for claim in plugins()[name].claims:
-            if claim not in made:
-                made[claim] = make(name)
-    return made
+            if claim not in results:
+                results[claim] = make(name)
+    return results

@@ -28,16 +28,18 @@ _BYTES_PER_ROW: Final = 16
 _MAX_DUMP_BYTES: Final = 1024
 """Maximum number of bytes in a hex dump."""
 _MAX_TEXT_CHARS: Final = 8192
-"""Maximum number of characters shown of a decoded message."""
+"""Maximum number of characters shown of a decoded message or a header value."""
 _MAX_ITEMS: Final = 32
-"""Maximum number of elements shown of a list."""
+"""Maximum number of elements shown of a list or a map."""
 _MAX_JSON_BYTES: Final = MIB
 """Maximum number of bytes of JSON that is decoded. Decoding takes up to 10 ms. Longer JSON is
 truncated and shown undecoded."""
 _MAX_FIELDS: Final = 16384
-"""Maximum number of fields of a gRPC message that is decoded. A field takes up to 100 bytes."""
+"""Maximum number of fields of a gRPC message that is decoded. A decoded field takes up to 100 bytes
+of memory."""
 _ELEMENTS_PER_FIELD: Final = 256
-"""Number of elements of packed lists that count as one field. An element takes up to 8 bytes."""
+"""Number of elements of packed lists that count as one field. A decoded element takes up to 8 bytes
+of memory."""
 _MAX_DEPTH: Final = 24
 """Maximum number of levels shown of nested JSON."""
 _MAX_VALUE_LENGTH: Final = 256
@@ -109,7 +111,8 @@ def _header_value(name: str, value: str) -> str:
 
 
 def hex_dump(data: bytes) -> Iterator[str]:
-    """Yield lines of hexadecimal digits, each followed by the printable characters of its bytes."""
+    """Yield the lines of a hex dump. Each line has an offset, hexadecimal digits and the printable
+    characters. If ``data`` is long, the last line has the number of remaining bytes."""
     for offset in range(0, min(len(data), _MAX_DUMP_BYTES), _BYTES_PER_ROW):
         row = data[offset : offset + _BYTES_PER_ROW]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in row)

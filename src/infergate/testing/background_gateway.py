@@ -47,7 +47,7 @@ class BackgroundGateway:
     context manager.
 
     - ``config`` is a mapping with the keys of a configuration file, or the file's path. Its
-      listeners get free ports. Without backends and routes, there is one route for all models.
+      TCP listeners get free ports. Without backends and routes, there is one route for all models.
     - With ``models`` or ``recordings``, these models replace every backend of ``config``, so a
       configuration can be tested without its servers. Otherwise, backends with ``protocol:
       builtin`` serve the models embedded in infergate.
@@ -55,7 +55,7 @@ class BackgroundGateway:
     - ``folder`` is the base of relative paths.
 
     The constructor raises ConfigError, RecordingError, OSError, and TypeError for an argument of
-    another type. ``with`` raises OSError, for example if an address is in use."""
+    the wrong type. ``with`` raises OSError, for example if an address is in use."""
 
     def __init__(
         self,
@@ -188,20 +188,20 @@ class _Backend(BuiltinBackend):
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, context)
-        found: list[InferResponse] = []
+        received: list[InferResponse] = []
         inference = self._record_inference(operation, context, is_stream=False)
         async with aclosing(inference) as responses:
             async for response in responses:
-                found.append(response)
-                if len(found) > 1:
+                received.append(response)
+                if len(received) > 1:
                     break
-        if len(found) != 1:
+        if len(received) != 1:
             raise backend_failure(
                 Kind.UNSUPPORTED,
                 f"model '{operation.model}' does not send exactly one response per request: use a "
                 "stream",
             )
-        return replace(found[0], is_last=False)
+        return replace(received[0], is_last=False)
 
     def stream(
         self, request: InferRequest, context: RequestContext

@@ -129,8 +129,8 @@ class _CodecCheck:
         return completed(self.codec.parse_request(wire, DEFAULT_LIMITS), model)
 
     def check_exchange(self, operation: Operation, request: Any, response: Response) -> None:
-        """Check that request and response arrive unchanged, and that ``summarize`` and ``validate``
-        agree with the parser."""
+        """Check that request and response arrive unchanged, and that ``summarize``,
+        ``open_request`` and ``validate`` agree with the parser."""
         codec = self.codec
         model = samples.metadata_for(operation, response)
         parsed = self.parse(request, model)

@@ -104,8 +104,8 @@ class FakeModel:
     def _tensors(self, result: Mapping[str, Any]) -> list[Tensor]:
         declared = {each.name: each for each in self._signature.outputs}
         if not isinstance(result, Mapping) or result.keys() != declared.keys():
-            found = sorted(result) if isinstance(result, Mapping) else type(result).__name__
-            raise self._failure(f"returned {found}; expected the outputs {sorted(declared)}")
+            returned = sorted(result) if isinstance(result, Mapping) else type(result).__name__
+            raise self._failure(f"returned {returned}; expected the outputs {sorted(declared)}")
         tensors = []
         for name, each in declared.items():
             try:
@@ -142,7 +142,7 @@ async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _metadata(specs: Mapping[str, TensorSpec]) -> tuple[TensorMetadata, ...]:
-    found = []
+    tensors = []
     for name, (datatype, shape) in specs.items():
         parsed = datatype if isinstance(datatype, Datatype) else DATATYPES_BY_NAME.get(datatype)
         if parsed is None:
@@ -150,5 +150,5 @@ def _metadata(specs: Mapping[str, TensorSpec]) -> tuple[TensorMetadata, ...]:
                 f"tensor '{name}': unknown datatype '{datatype}'; expected one of: "
                 f"{', '.join(DATATYPES_BY_NAME)}"
             )
-        found.append(TensorMetadata(name, parsed.value, tuple(shape)))
-    return tuple(found)
+        tensors.append(TensorMetadata(name, parsed.value, tuple(shape)))
+    return tuple(tensors)

@@ -32,7 +32,7 @@ class RecordedModel:
     id and the client's protocol are not compared. If equal requests were recorded several times,
     the model returns their responses in the recorded order, and then repeats the last response. The
     metadata is derived from the first recorded request with a response. The first dimension of each
-    tensor is variable."""
+    tensor is variable. The versions are those of all recorded requests, or 1."""
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
         """``exchanges`` contains one or more exchanges, all with the same model."""
@@ -55,10 +55,10 @@ class RecordedModel:
         raise NotImplementedError
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        waiting = self._exchanges.get(_key(request))
-        if waiting is None:
+        exchanges = self._exchanges.get(_key(request))
+        if exchanges is None:
             raise self._unknown(request)
-        exchange = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        exchange = exchanges.pop(0) if len(exchanges) > 1 else exchanges[0]
         responses = exchange.outcome.responses
         for index, response in enumerate(responses, 1):
             is_last = response.is_last or (index == len(responses) and not exchange.is_stream)

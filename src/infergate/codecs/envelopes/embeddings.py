@@ -4,9 +4,9 @@ vector for each text or token list.
 *Rule 1.* A request has ``model`` and ``input``, and optionally ``encoding_format`` and ``user``.
 ``user`` is ignored. All other members are rejected, including ``dimensions``, because the size of a
 model's vectors is fixed. *Rule 2.* The configured input contains texts as BYTES, or tokens as
-integers, with one row for each text or token list. The model's metadata determines the datatype and
-the number of dimensions of texts: [N], [N, 1] and so on. *Rule 3.* The configured output has one
-row for each text or token list. The response contains the rows as FP32.
+integers, with one row for each text or token list. The model's metadata determines the integer
+datatype of tokens, and the number of dimensions of texts: [N], [N, 1] and so on. *Rule 3.* The
+configured output has one row for each text or token list. The response contains the rows as FP32.
 
 Source: OpenAI's API reference. Errors have the form that OpenAI's clients expect.
 """
@@ -153,7 +153,7 @@ class EmbeddingsCodec(FrontendOnlyCodec):
             if name not in _MEMBERS:
                 raise bad_request(f"unknown member '{abbreviated(name)}'")
         if "dimensions" in members:
-            raise bad_request("dimensions is not supported: the model decides the vectors' size")
+            raise bad_request("dimensions is not supported: the size of a model's vectors is fixed")
         if members.get("model") != summary.model:
             raise bad_request(
                 'the body must be a JSON object in which "model" occurs exactly once, at the top '
@@ -285,8 +285,8 @@ def _complete(
     """Return the inference with the configured input (Rule 2). Raises BAD_REQUEST and
     UNSUPPORTED."""
     tensors = options.tensors
-    found = next((item for item in metadata.inputs if item.name == tensors.input), None)
-    if found is None:
+    declared = next((item for item in metadata.inputs if item.name == tensors.input), None)
+    if declared is None:
         names = ", ".join(item.name for item in metadata.inputs)
         raise GatewayError(
             Kind.UNSUPPORTED,
@@ -295,7 +295,7 @@ def _complete(
     outputs = [RequestedOutput(tensors.output)]
     if tensors.tokens:
         outputs.append(RequestedOutput(tensors.tokens))
-    inputs = (_text_tensor if request.length is None else _token_tensor)(request, found)
+    inputs = (_text_tensor if request.length is None else _token_tensor)(request, declared)
     operation = InferRequest(request.model, inputs=(inputs,), outputs=tuple(outputs))
     return ParsedRequest(operation, options)
 

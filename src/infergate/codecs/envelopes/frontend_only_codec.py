@@ -1,4 +1,4 @@
-"""The base class of envelopes whose bodies are uncompressed JSON."""
+"""The base class of envelopes whose bodies are not V2 REST bodies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from infergate.core.wire import HttpRequest
 
 
 class FrontendOnlyCodec(NestedListEstimates):
-    """The base class of codecs for protocols that no backend speaks. Bodies are uncompressed
-    JSON."""
+    """The base class of codecs for protocols that no backend speaks. Bodies are not compressed."""
 
     needs_profile: bool = False
     needs_metadata: bool = True

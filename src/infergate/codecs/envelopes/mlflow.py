@@ -100,8 +100,8 @@ def _read_json(
     members = parse_document(body, (*_FORMS, _PARAMS), limits)
     forms = [name for name in _FORMS if name in members]
     if len(forms) != 1:
-        found = " and ".join(forms) or "none"
-        raise bad_request(f"the body must have exactly one of {', '.join(_FORMS)}; it has {found}")
+        actual = " and ".join(forms) or "none"
+        raise bad_request(f"the body must have exactly one of {', '.join(_FORMS)}; it has {actual}")
     parameters = read_parameters(members, _PARAMS)
     return _read_form(forms[0], members[forms[0]], metadata, limits), parameters
 

@@ -51,8 +51,8 @@ and NeedsOffloadError for a long body on the event loop."""
 
 
 class RowsCodec(FrontendOnlyCodec, ABC):
-    """Serves inferences of ``model`` at ``predict_path``, and each of ``operations`` as a GET at
-    its path."""
+    """Serves inferences of ``model`` at ``predict_path``. ``operations`` maps the paths of
+    GET requests to operations."""
 
     name: str
     capabilities: Capabilities = Capabilities(
@@ -134,8 +134,8 @@ def _predictions(outputs: tuple[Tensor, ...]) -> bytes:
 
 
 def read_parameters(members: Mapping[str, JsonValue], key: str) -> Parameters:
-    """Return the parameters in the member ``key`` of a body. The member may be absent or null.
-    Raises BAD_REQUEST and TOO_LARGE."""
+    """Return the parameters in the member ``key`` of a body, except null parameters. The member may
+    be absent or null. Raises BAD_REQUEST and TOO_LARGE."""
     if key not in members or members[key].node is None:
         return NO_PARAMETERS
     values = read_plain_object(members[key].node, key)

@@ -47,7 +47,7 @@ _OUT_OF_MEMORY: Final = re.compile(
     r"|(?:Dst|Src) tensor is not initialized|failed to allocate memory|No space left on device",
     re.IGNORECASE,
 )
-_DESCRIBED: Final = frozenset({ModelIndexRequest, ModelReadyRequest})
+_DESCRIPTION_OPERATIONS: Final = frozenset({ModelIndexRequest, ModelReadyRequest})
 """The operations whose responses do not have V2 REST's form."""
 _MEMORY_KINDS: Final = frozenset({Kind.BAD_REQUEST, Kind.BACKEND_ERROR, Kind.NO_BACKEND})
 
@@ -98,7 +98,7 @@ class SageMakerCodec(V2Envelope):
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         parsed = super().parse_request(wire, limits)
-        if isinstance(parsed, ParsedRequest) and type(parsed.operation) in _DESCRIBED:
+        if isinstance(parsed, ParsedRequest) and type(parsed.operation) in _DESCRIPTION_OPERATIONS:
             return ParsedRequest(parsed.operation, _write_models)
         return parsed
 

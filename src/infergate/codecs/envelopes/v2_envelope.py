@@ -24,10 +24,10 @@ _UNENCODED: Final = ("", "identity")
 class V2Envelope(V2RestCodec, ABC):
     """The V2 REST codec for requests that arrive under other paths.
 
-    The codec copies each request to a V2 REST request, with another path and method, and with the
-    V2 REST header for the length of the JSON. Clients send this length in the content type
-    (``binary_type;json-header-size=N``), because the platform does not forward other headers.
-    Responses with binary data have the same content type.
+    The codec converts each request to a V2 REST request with V2 REST's path, method and header for
+    the length of the JSON. Clients send this length in the content type
+    (``binary_type;json-header-size=N``), because the platform does not forward V2 REST's header.
+    Responses with binary data have a content type of the same form.
 
     The codec's name remains ``v2-rest``, so that inferences pass through to V2 REST servers.
     """
@@ -96,14 +96,14 @@ class V2Envelope(V2RestCodec, ABC):
             wire.codec_state = None  # the stored copy has the encoded body
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        return super().request_text_bytes(self._estimated(wire))
+        return super().request_text_bytes(self._v2_for_estimate(wire))
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
         return super().json_bytes(
-            self._estimated(wire) if isinstance(wire, HttpRequest) else wire, max_bytes
+            self._v2_for_estimate(wire) if isinstance(wire, HttpRequest) else wire, max_bytes
         )
 
-    def _estimated(self, wire: HttpRequest) -> HttpRequest:
+    def _v2_for_estimate(self, wire: HttpRequest) -> HttpRequest:
         """Return ``wire`` as a V2 REST request for an estimate. An invalid request is returned
         without its body, because ``parse_request`` rejects the request before reading the body."""
         try:
@@ -132,8 +132,8 @@ class V2Envelope(V2RestCodec, ABC):
         return self._wrap_response(super().rewrite_response(wire, sent, model, version, limits))
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Return the response for ``error``, with the body ``{"error": …}`` and the methods that
-        the path allows."""
+        """Return the response for ``error``, with the body ``{"error": …}`` and, if the method is
+        not allowed, the methods that the V2 REST path allows."""
         return super().build_error(error, wire and (wire.codec_state or wire))
 
     def _wrap_response(self, response: HttpResponse) -> HttpResponse:

@@ -2,7 +2,7 @@
 
 Each server has one model and one address. Health and metadata operations become a MetadataRequest,
 and other operations except inferences are unsupported. Some servers return metadata only in
-response to a GET, which ``codec`` sends as the alternative request. The example servers of
+response to a GET, which ``codec`` builds as the alternative request. The example servers of
 graphpipe-py have no metadata, and drop the connection of a client that requests metadata.
 """
 

@@ -7,6 +7,8 @@ objects that the head refers to, and the data of each tensor as a separate part 
 The writer omits no vector, because clients fail if a vector is absent. Unused data, string and
 error vectors share one empty vector. Tensor data is aligned to 8 bytes, and other objects are
 aligned as C++ verifiers require.
+
+``write_table`` and ``write_offsets`` are for other messages, which are written with the Builder.
 """
 
 from __future__ import annotations

@@ -185,8 +185,8 @@ _ARRAY_TYPES: Final = frozenset({simdjson.Array, list})
 
 def _element_error(label: ElementLabel, index: int, value: Node, problem: str) -> GatewayError:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    found = abbreviated(value) if is_number else json_kind(value)
-    return bad_request(f"{label(index)} is {found}{problem}")
+    shown = abbreviated(value) if is_number else json_kind(value)
+    return bad_request(f"{label(index)} is {shown}{problem}")
 
 
 def _encode_strings(label: ElementLabel, flat: list[Node], rules: DataRules) -> list[bytes]:

@@ -274,8 +274,8 @@ def _check_encodable(text: str, path: str) -> None:
 
 
 def read_plain_object(node: Node, path: str) -> dict[str, Any]:
-    """Return the object ``node`` as plain Python values. Raises BAD_REQUEST, and TOO_LARGE for more
-    than ``MAX_VALUES`` values, before they are created."""
+    """Return the object ``node`` as plain Python values. Raises BAD_REQUEST, and TOO_LARGE for a
+    simdjson object with more than ``MAX_VALUES`` values."""
     if isinstance(node, simdjson.Object):
         text: bytes = node.mini  # type: ignore[assignment]  # the stubs say str
         if text.count(b",") >= MAX_VALUES:

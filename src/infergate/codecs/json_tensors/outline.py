@@ -40,8 +40,8 @@ def outline_of(text: bytes) -> bytes | None:
 
 def read_shape(outline: bytes, position: int) -> tuple[Shape, int] | None:
     """Return the shape of the value at ``position`` and the position after the value. Return None
-    if the value is neither a scalar, a base64 object nor a rectangular array. The last dimension of
-    an empty array is 1, as for an array of one element."""
+    if the value is not a scalar, a base64 object or a rectangular array. The last dimension of an
+    empty array is 1, as for an array of one element."""
     if outline[position : position + 1] != b"[":
         if outline[position : position + 1] != b"{":
             return (), position
@@ -70,8 +70,8 @@ def _count_commas(outline: bytes, begin: int, step: int) -> int:
     count, part = 0, 64
     while True:
         # The parts grow, so that the time is proportional to the number of commas.
-        found = outline[begin : begin + part * step : step]
-        commas = len(found) - len(found.lstrip(b","))
+        characters = outline[begin : begin + part * step : step]
+        commas = len(characters) - len(characters.lstrip(b","))
         count += commas
         if commas < part:
             return count

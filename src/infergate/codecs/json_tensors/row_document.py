@@ -1,8 +1,8 @@
 """A JSON object whose members hold rows or columns of tensors.
 
 *Rule 1.* simdjson parses a document. If simdjson rejects the document, the standard library parses
-the document, because some servers and clients write NaN, Infinity and bytes that are not UTF-8. The
-standard library ignores text after the object.
+the document, because some servers and clients write NaN, Infinity, Inf, and bytes that are not
+UTF-8. The standard library ignores text after the object.
 
 *Rule 2.* A repeated name in an object is an error, because some servers use the first member and
 others use the last member."""
@@ -53,8 +53,8 @@ class JsonValue:
 
 
 class OutlineCursor:
-    """Moves through the outline of a document, value by value. After the cursor moved over a value
-    without a shape, the shapes of all further values are unknown."""
+    """Moves through the outline of a document, value by value. After the cursor has moved over a
+    value without a shape, the shapes of all further values are unknown."""
 
     __slots__ = ("_outline", "_position", "_row", "_row_shapes")
 
@@ -70,11 +70,11 @@ class OutlineCursor:
 
     def read(self) -> Shape | None:
         """Move over a value, and return its shape, or None if it is unknown."""
-        found = None if self._outline is None else read_shape(self._outline, self._position)
-        if found is None:
+        result = None if self._outline is None else read_shape(self._outline, self._position)
+        if result is None:
             self._outline = None
             return None
-        shape, self._position = found
+        shape, self._position = result
         return shape
 
     def read_row(self, count: int) -> tuple[Shape, ...] | None:
@@ -87,18 +87,18 @@ class OutlineCursor:
         if len(shapes) == count and outline.startswith(self._row, position) and count:
             self._position += len(self._row)
             return shapes
-        found = []
+        row_shapes = []
         self.move()  # skip the brace
         for _ in range(count):
             self.move()  # skip the colon
-            found.append(self.read())
+            row_shapes.append(self.read())
             self.move()  # skip the comma or the brace
         if not count:
             self.move()
         if self._outline is None:
             return None
         self._row = outline[position : self._position]
-        self._row_shapes = tuple(shape for shape in found if shape is not None)
+        self._row_shapes = tuple(shape for shape in row_shapes if shape is not None)
         return self._row_shapes
 
     def value(self, node: Node) -> JsonValue:
@@ -130,12 +130,12 @@ def read_members(value: JsonValue, path: str, selected: Collection[str]) -> dict
     cursor.move()  # skip the brace
     members: dict[str, JsonValue] = {}
     # simdjson compares names only up to a NUL, so it would find the wrong member.
-    found = {name for name in names if name in selected and "\0" not in name}
+    present = {name for name in names if name in selected and "\0" not in name}
     for name in names:
         cursor.move()  # skip the colon
-        if name in found:
+        if name in present:
             members[name] = cursor.value(nodes[name])
-            if len(members) == len(found):
+            if len(members) == len(present):
                 break
         cursor.read()
         cursor.move()  # skip the comma

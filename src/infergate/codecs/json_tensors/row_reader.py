@@ -141,7 +141,7 @@ class _Column:
         else:
             self.parts.append(values)
 
-    def inferred(self) -> Datatype:
+    def infer_datatype(self) -> Datatype:
         """Return the datatype that is inferred from the values. Raises BAD_REQUEST."""
         types: set[type] = set()
         for part in self.parts:
@@ -184,15 +184,15 @@ class _Column:
             return convert_elements(label, datatype, elements, self.rules)
         encoded = []
         for index, item in enumerate(elements):
-            found = item.encode("utf-8", self.rules.unicode_errors) if type(item) is str else None
+            data = item.encode("utf-8", self.rules.unicode_errors) if type(item) is str else None
             if is_object(item):
-                found = _decode_base64(item)
-            if found is None:
+                data = _decode_base64(item)
+            if data is None:
                 raise bad_request(
                     f"{label(index)} is {json_kind(item)}; BYTES takes "
                     'strings and {"b64": "…"} with base64'
                 )
-            encoded.append(found)
+            encoded.append(data)
         return pack_bytes(encoded)
 
 
@@ -315,8 +315,8 @@ class RowReader:
 
     def read_inputs(self, value: JsonValue, key: str = "inputs") -> tuple[Tensor, ...]:
         """Return the tensors in ``value``, a member named ``key``: an object with a member for each
-        input, or the value of the only input. Other members are ignored. Raises the
-        same errors as :meth:`read_instances`."""
+        input, or the value of the only input. Other members are ignored. Raises the same errors as
+        :meth:`read_instances`."""
         node = value.node
         if not is_object(node) or _base64_text(node) is not None:
             name, datatype = self._only_input(
@@ -406,7 +406,7 @@ class RowReader:
 
     def _finish(self, column: _Column, shape: Shape) -> Tensor:
         name = column.name
-        datatype = column.datatype or column.inferred()
+        datatype = column.datatype or column.infer_datatype()
         if datatype is Datatype.BYTES:
             self._bytes_elements = add_bytes_elements(
                 name, shape, self._bytes_elements, self._limits

@@ -69,8 +69,8 @@ def write_rows(
     parts = []
     for start in range(0, count, _ROWS_AT_ONCE):
         end = min(start + _ROWS_AT_ONCE, count)
-        written = [(name, _row_values(values[start:end], spelling)) for name, values in columns]
-        rows = [{name: values[i] for name, values in written} for i in range(end - start)]
+        block = [(name, _row_values(values[start:end], spelling)) for name, values in columns]
+        rows = [{name: values[i] for name, values in block} for i in range(end - start)]
         parts.append(_dumps(rows)[1:-1])
     return b"[" + b",".join(parts) + b"]"
 

@@ -57,7 +57,7 @@ class Event:
 
 @dataclass
 class EventRequest(HttpRequest):
-    """A request that was extracted from ``event``."""
+    """A validated request, extracted from ``event`` unless ``event`` is None."""
 
     event: Event | None = None
 

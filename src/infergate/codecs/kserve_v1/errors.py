@@ -53,9 +53,9 @@ def backend_error(wire: HttpResponse) -> GatewayError:
     with suppress(ValueError, RecursionError):
         document = json.loads(text)
         if isinstance(document, dict) and (
-            found := document.get("error") or document.get("detail")
+            value := document.get("error") or document.get("detail")
         ):
-            message = found if isinstance(found, str) else json.dumps(found)
+            message = value if isinstance(value, str) else json.dumps(value)
     return GatewayError(
         kind_of_status(wire.status),
         message[:MAX_MESSAGE_CHARACTERS] or f"the backend responded with HTTP {wire.status}",

@@ -94,7 +94,7 @@ def check_body(text: bytes, limits: Limits) -> None:
 
 
 def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Return the tensors in the rows of ``text``. Raises BAD_REQUEST, TOO_LARGE and
+    """Return the tensors in the rows of ``text``. Raises BAD_REQUEST, TOO_LARGE, UNSUPPORTED and
     NeedsOffloadError."""
     document = _parse(text, limits)
     _check_object(document.node)
@@ -159,10 +159,10 @@ def write_predictions(response: InferResponse) -> bytes:
     dimension. Raises TOO_LARGE."""
     outputs = response.outputs
     if have_rows(outputs):
-        written = write_rows(outputs, spelling=_NULL)
+        predictions = write_rows(outputs, spelling=_NULL)
     else:
-        written = write_columns(outputs, is_named=True, spelling=_NULL)
-    return b'{"%s":%s}' % (PREDICTIONS.encode(), written)
+        predictions = write_columns(outputs, is_named=True, spelling=_NULL)
+    return b'{"%s":%s}' % (PREDICTIONS.encode(), predictions)
 
 
 # ---- for backends -------------------------------------------------------------------------------

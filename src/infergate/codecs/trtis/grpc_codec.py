@@ -33,7 +33,7 @@ _LATEST_VERSION: Final = -1
 _MAX_OTHER_BYTES: Final = 64 * KIB
 """Maximum size in bytes of a request that is not an inference. Such requests contain no tensors."""
 _MAX_CACHED_NAME: Final = 256
-_requested: Final = BoundedCache[tuple[bytes, int], tuple[InferRequest, RequestSummary]](1024)
+_target_cache: Final = BoundedCache[tuple[bytes, int], tuple[InferRequest, RequestSummary]](1024)
 """The models that recent requests named, by the encoded name and the version. Clients choose the
 names, so the number and the length of the cached names are limited."""
 _new_tuple: Final = tuple.__new__
@@ -194,13 +194,13 @@ def _read_state(wire: RpcRequest) -> RequestState:
     key = None
     if split is not None and len(split.first) <= _MAX_CACHED_NAME:
         key = bytes(split.first), split.version
-    requested = None if key is None else _requested.get(key)
+    requested = None if key is None else _target_cache.get(key)
     if requested is None:
         names = None if split is None else grpc_pass_through.read_names(split)
         target = _requested_model(*(names or grpc_infer.read_names(message)))
         requested = target, RequestSummary(InferRequest, target.model, target.version)
         if key is not None and names is not None:
-            _requested[key] = requested
+            _target_cache[key] = requested
     wire.codec_state = state = _new_tuple(RequestState, (message, *requested, split))
     return state
 

@@ -178,7 +178,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the 
     """Return the response to ``request``, with the gateway's own status.
 
     ``model`` and ``version`` replace the backend's values unless they are empty. Raises the
-    backend's error and BACKEND_GARBAGE.
+    backend's error, BACKEND_GARBAGE, TOO_LARGE and NeedsOffloadError.
     """
     if wire.code:
         raise_status(wire)

@@ -1,7 +1,8 @@
 """Pass-through between legacy HTTP clients and servers, with the tensors unchanged.
 
 *Rule 1.* A request is valid if the parser accepts it, or if the cache of validated headers contains
-the request's header and the body has the expected size. Validation needs the model's metadata.
+the request's header and the body has the expected size and valid BYTES tensors. Validation needs
+the model's metadata.
 
 *Rule 2.* The client receives the same response as from a translation: the outputs in the requested
 order, the client's id, and the gateway's NV-Status.
@@ -167,7 +168,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the 
     """Return the response to ``request``, with the gateway's own status.
 
     ``model`` and ``version`` replace the backend's values unless they are empty. Raises the
-    backend's error and BACKEND_GARBAGE.
+    backend's error, BACKEND_GARBAGE, TOO_LARGE, UNSUPPORTED and NeedsOffloadError.
     """
     header_text = http_backend.infer_header_text(wire)
     if not isinstance(request, ValidatedHttpRequest) or request.header is None:

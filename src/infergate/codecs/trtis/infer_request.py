@@ -3,7 +3,7 @@
 The model's metadata supplies datatypes and shapes. A client that requests no outputs receives no
 outputs. A request to a backend names every requested output, by default all outputs of the model.
 The header has no datatypes, so the codec compares the tensors with the backend's metadata. Without
-this comparison, a server would read FP32 data as INT32."""
+this comparison, a server might read FP32 data as INT32."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def write_response(
             continue
         if tensor.datatype is not output.datatype:
             raise backend_garbage(
-                f"output '{output.name}' is {tensor.datatype.value}; the model's metadata says "
+                f"output '{output.name}' is {tensor.datatype.value}; the model's metadata declares "
                 f"{output.datatype.value}"
             )
         rank = len(options.batch)
@@ -95,8 +95,8 @@ _CLASS_BYTE_COST: Final = 8
 
 
 def model_version(version: str) -> int:
-    """Return ``version`` as a number, or 0 (the value of an unset field) if ``version`` is not an
-    int64."""
+    """Return ``version`` as a number, or 0 (the value of an unset field) if ``version`` is not a
+    decimal number below 2^63."""
     return parse_decimal(version, MAX_VERSION) or 0
 
 
@@ -140,8 +140,8 @@ def _tensor(
     if region_ref is None:
         check_data(output.name, datatype, shape, data)
         return Tensor(output.name, datatype, shape, data)
-    written = replace(region_ref, size=output.raw.batch_byte_size)
-    return Tensor(output.name, datatype, shape, b"", shared_memory=written)
+    written_region = replace(region_ref, size=output.raw.batch_byte_size)
+    return Tensor(output.name, datatype, shape, b"", shared_memory=written_region)
 
 
 def _read_outputs(

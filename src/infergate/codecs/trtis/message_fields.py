@@ -17,8 +17,8 @@ def describe(
 ) -> dict[str, Any] | None:
     """Return the fields of an inference or of its response, or None if the header ``name`` is
     missing, invalid or longer than ``_MAX_HEADER_CHARACTERS``."""
-    named = (value for key, value in wire.headers.items() if key.lower() == name.lower())
-    text = next(named, "")
+    values = (value for key, value in wire.headers.items() if key.lower() == name.lower())
+    text = next(values, "")
     if not text or len(text) > _MAX_HEADER_CHARACTERS:
         return None
     try:

@@ -1,5 +1,6 @@
 """The message classes of ``proto/legacy_inference_server.proto``, from a private descriptor pool.
-Each attribute has the name of a message of the package ``nvidia.inferenceserver``."""
+Each class is an attribute with the name of its message in the package ``nvidia.inferenceserver``.
+"""
 
 from __future__ import annotations
 

@@ -206,8 +206,9 @@ def response_from_status(message: Any, operation: Operation) -> Response:
             return messages.ModelIndex(
                 tuple(
                     entry
-                    for each in status.models
-                    for entry in each.versions or (messages.ModelIndexEntry(each.metadata.name),)
+                    for model_status in status.models
+                    for entry in model_status.versions
+                    or (messages.ModelIndexEntry(model_status.metadata.name),)
                     if entry.state == "READY" or not ready_only
                 )
             )

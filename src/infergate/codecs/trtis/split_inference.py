@@ -27,7 +27,7 @@ _FIRST_TAG: Final = 1 << 3 | 2
 _VERSION_TAG: Final = 2 << 3
 _ID_TAG: Final = 5 << 3
 _STEPS: Final = range(4096)
-"""The steps of a split, one per field and one to detect the end. A longer message has an
+"""The steps of a split, one per field and one to detect the end. A message with more fields has an
 unusual form."""
 
 

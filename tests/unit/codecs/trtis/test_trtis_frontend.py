@@ -418,7 +418,7 @@ def test_class_values_are_float32() -> None:
 @pytest.mark.parametrize(
     ("datatype", "shape", "expected"),
     [
-        (Datatype.INT32, (1, 4), "is INT32; the model's metadata says FP32"),
+        (Datatype.INT32, (1, 4), "is INT32; the model's metadata declares FP32"),
         (Datatype.FP32, (4,), r"has shape \[4\], but the batch size is 1"),
         (Datatype.FP32, (), r"has shape \[\], but the batch size is 1"),
     ],
