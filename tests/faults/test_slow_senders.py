@@ -63,7 +63,7 @@ if ENGINE == "compat":  # grpcio delivers only complete messages
     SLOW_REQUESTS = {
         name: request for name, request in SLOW_REQUESTS.items() if request[0] != "grpc"
     }
-REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"memory is short"}
+REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory was short", "raw": b"memory was short"}
 
 
 @pytest.fixture(scope="module")

@@ -81,8 +81,8 @@ class WriteReservation:
         return self
 
     def settle(self, written: int) -> int:
-        """Release what ``written`` bytes do not use, and return the remaining charge. It is less
-        than ``written`` if a part of the message is not text, and was charged elsewhere."""
+        """Reduce the charge to ``written`` bytes, and return it. The result is less than
+        ``written`` if a part of the message is not text, and was charged elsewhere."""
         charged = min(written, self._max_bytes)
         self._memory.shrink(self._max_bytes - charged)
         return charged

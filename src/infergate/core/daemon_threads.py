@@ -16,7 +16,7 @@ T = TypeVar("T")
 async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run ``function`` in a daemon thread, and return its result. Unlike with
     ``asyncio.to_thread``, the process can exit before the function returns. Raises RuntimeError if
-    the system cannot start a thread, or for SystemExit and StopIteration of the function."""
+    the system cannot start a thread, or if the function raises SystemExit or StopIteration."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()

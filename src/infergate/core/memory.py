@@ -10,7 +10,7 @@ from infergate.core.limits import KIB
 IN_FLIGHT_BYTES: Final = "in_flight_bytes"
 """The name of the memory budget in errors."""
 OPTIONAL_BYTES: Final = "transport.server.admission.OPTIONAL_PART"
-"""The name in errors of the limit on optional work."""
+"""The name of the limit on optional work in errors."""
 MIN_ACCOUNTED_BYTES: Final = 64 * KIB
 """Allocations up to this size are not charged individually; ``limits.in_flight`` bounds their
 total."""
@@ -42,7 +42,7 @@ class MemoryAccount(Protocol):
         """Charge ``size`` more bytes to a separate account for optional work, which no client waits
         for: recording, logging, mirroring. Raises OVERLOADED, and charges nothing, if the budget or
         its part for optional work is exhausted, or if optional work already uses more than half of
-        this part. The budget and its part also limit the growth of the account, and of accounts
+        this part. The budget and this part also limit the growth of the account, and of accounts
         detached from it."""
         ...
 

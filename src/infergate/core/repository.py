@@ -21,8 +21,8 @@ def require_name_only(
 ) -> ModelLoadRequest | ModelUnloadRequest:
     """Return ``operation`` for a server that accepts only a model name.
 
-    Raises UNSUPPORTED if information would be lost. ``unload_dependents: false`` is dropped:
-    tritonclient always sends it."""
+    Raises UNSUPPORTED if information would be lost. ``unload_dependents: false`` is dropped,
+    because tritonclient always sends it."""
     if operation.repository:
         raise GatewayError(
             Kind.UNSUPPORTED,

@@ -105,7 +105,7 @@ class RequestContext:
 
     def record_error(self, error: GatewayError) -> None:
         """Record ``error`` as the outcome. A loop is recorded as TOO_MANY_HOPS if the client sent a
-        count of hops, because a client can send any count."""
+        hop count, because a client can send any count."""
         self.record.record_error(error)
         if error.kind is Kind.LOOP_DETECTED and has_hops(self.headers):
             self.record.outcome = Kind.TOO_MANY_HOPS.value
@@ -114,9 +114,9 @@ class RequestContext:
         """Return the context of another request for the same client: a request of a stream, a
         mirrored copy, or a query that the gateway sends.
 
-        The child shares the client, its headers, its trace and its memory, and starts with the same
-        deadline. It has its own response headers, and its own record, so its outcome is not logged
-        as the outcome of this request. The child's record starts with the same protocol,
+        The child shares the client, headers, trace and memory of this request, and starts with the
+        same deadline. It has its own response headers, and its own record, so its outcome is not
+        logged as the outcome of this request. The child's record starts with the same protocol,
         operation, model and route."""
         record = self.record
         child = RequestContext(

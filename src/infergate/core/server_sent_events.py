@@ -23,8 +23,8 @@ def format_event(text: Buffer) -> list[Buffer]:
 
 
 class EventStreamParser:
-    """Extracts the data of events from a body that arrives in pieces. At most ``max_event_bytes``
-    of an event are accepted."""
+    """Extracts the data of events from a body that arrives in pieces. Events of more than
+    ``max_event_bytes`` are rejected."""
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes: Final = max_event_bytes

@@ -237,13 +237,13 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
         if expected > MAX_BYTES_ELEMENTS:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements; "
+                f"tensor '{name}': shape {list(shape)} needs {expected} BYTES elements; "
                 f"the limit is {MAX_BYTES_ELEMENTS}",
             )
         count = count_bytes_elements(name, data, expected)
         if count != expected:
             raise bad_request(
-                f"tensor '{name}': shape {list(shape)} announces {expected} BYTES elements, "
+                f"tensor '{name}': shape {list(shape)} needs {expected} BYTES elements, "
                 f"but the data holds {'more' if count > expected else count}"
             )
     elif len(data) != expected * datatype.itemsize:

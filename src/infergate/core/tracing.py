@@ -1,8 +1,8 @@
 """The interface to a tracing system.
 
-If tracing is enabled, the gateway is assembled from tracing classes, so the request code does not
-check whether it is enabled. The W3C Trace Context header ``traceparent`` carries the trace from the
-client through the gateway to the backends."""
+If tracing is enabled, the gateway is assembled from tracing classes, so the request code need
+not check. The W3C Trace Context header ``traceparent`` carries the trace from the client through
+the gateway to the backends."""
 
 from __future__ import annotations
 

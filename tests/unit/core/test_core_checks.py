@@ -108,7 +108,7 @@ def test_counting_stops_one_element_past_the_expected_count() -> None:
 def test_another_count_of_bytes_elements_is_rejected(shape: tuple[int, ...], count: int) -> None:
     error = error_text(check_data, "t", Datatype.BYTES, shape, pack_bytes([b"x"] * count))
     assert error == (
-        f"tensor 't': shape {list(shape)} announces {math.prod(shape)} BYTES elements, but the "
+        f"tensor 't': shape {list(shape)} needs {math.prod(shape)} BYTES elements, but the "
         f"data holds {'more' if count > math.prod(shape) else count}"
     )
 

@@ -1,8 +1,8 @@
 """Pools of connections to backends. Each connection has one exchange at a time.
 
-The most recently used idle connection is reused first, so that the other connections become old and
-are closed. A connection returns to the pool only if the response is complete and followed by
-nothing, the request was sent completely, and neither side wants to close. Otherwise the connection
+The most recently used idle connection is reused first, so that connections that are not needed
+expire. A connection returns to the pool only if the request was sent completely, the response is
+complete, no bytes follow the response, and neither side wants to close. Otherwise, the connection
 is closed. ``Admission``, not the pool, limits the load."""
 
 from __future__ import annotations
@@ -216,8 +216,7 @@ class Pool(Generic[PooledT]):
 
     async def connect(self, timeout: float) -> PooledT:
         """Return a new connection. Raises CONNECT if connecting fails or takes longer than
-        ``limits.connect_time``, and TIMEOUT if ``timeout`` (seconds) is shorter and passes
-        first."""
+        ``limits.connect_time``, and TIMEOUT if a shorter ``timeout`` (seconds) expires."""
         limit = self.limits.connect_time
         kind, public = Kind.CONNECT, "the backend could not be reached"
         if timeout < limit:

@@ -79,7 +79,7 @@ class GrpcioUpstream:
             response = await call
         except grpc.aio.AioRpcError as error:
             return _response_or_raise(error, endpoint, deadline, channel)
-        if response is None:  # the status is OK, but the message is incomplete
+        if response is None:  # the status is OK, but no complete message arrived
             raise backend_garbage("the backend's response has no message", endpoint.authority)
         if len(response) > MIN_ACCOUNTED_BYTES:  # grpcio delivers a response in one piece
             wire.memory.grow(len(response))

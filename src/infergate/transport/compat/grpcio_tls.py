@@ -1,5 +1,5 @@
-"""TLS of a listener on grpcio. grpcio accepts every client with a valid certificate, so the
-names in the certificate are checked for each call."""
+"""TLS for a grpcio listener. grpcio accepts every client with a valid certificate, so the names
+in the certificate are checked for each call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A pooled client for size-prefixed frames. Only POST requests can be sent, and no request is sent
-twice. The response frame becomes the body of a 200 response, because frames have no status.
+"""A pooled client for size-prefixed frames. Only POST requests can be sent, and no request is
+retried. The response frame becomes the body of a 200 response, because frames have no status.
 ``HttpOrFrameUpstream`` also supports endpoints that use HTTP."""
 
 from __future__ import annotations

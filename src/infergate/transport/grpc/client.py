@@ -214,14 +214,14 @@ class _EndpointPool:
         for waiter in waiting:
             if waiter.done():
                 continue
-            if error is None:  # the first call without a free stream opens another connection
+            if error is None:  # the first call that finds no free stream opens a connection
                 waiter.set_result(None)
             else:  # each waiter gets its own error, because handlers may modify the error
                 waiter.set_exception(_connect_error(self.endpoint, error))
 
     def notify_capacity(self, connection: GrpcClientConnection | None = None) -> None:
-        """Wake the next waiting call, because a stream may be free, or all waiting calls, because
-        `connection` accepts no more calls."""
+        """Wake the next waiting call, because a stream may be free. If `connection` is given, which
+        accepts no more calls, remove it and wake all waiting calls."""
         if connection is not None:
             if connection not in self._connections:
                 return

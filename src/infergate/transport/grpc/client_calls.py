@@ -55,7 +55,7 @@ class UnaryClientCall(ClientCall):
             self._set_counted(len(message))
 
     def cancel(self) -> None:
-        """End the call without a report to `callbacks`, and release its memory."""
+        """End the call without reporting to `callbacks`, and release its memory."""
         self.callbacks = None
         if self._task is not None:
             self._task.cancel()

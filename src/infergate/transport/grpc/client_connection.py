@@ -95,7 +95,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._transport.abort()
 
     def encode_prefix(self, method: str, prefixes: BoundedCache[str, bytes]) -> bytes:
-        """Return the start of the header block of `method`, which is the same for all calls, and
+        """Return the start of the header block, which is the same for all calls of `method`, and
         cache it in `prefixes`. Calls from another gateway, which have a hop header in their
         metadata, use `forwarded_prefixes`. All other calls use `request_prefixes`."""
         scheme = "https" if self.endpoint.tls else "http"
@@ -300,7 +300,7 @@ class ClientCall:
         """Do nothing: the call waits for the response."""
 
     def on_reset(self, event: Reset) -> None:
-        """Fail the call, because the server reset or excluded the stream, or broke a rule."""
+        """Fail the call. `Reset` lists the possible causes."""
         detail = f"reset: {event.code}"
         if event.is_unprocessed:
             self.fail(StreamRefused(self._detail(detail)))

@@ -2,7 +2,7 @@
 call methods of the subclass. Most output is written once per event loop iteration
 (``flush_soon``).
 
-An event loop returns each read as a new bytes object, which costs a copy. While a peer sends long
+The event loop delivers each read as a new bytes object, which costs a copy. While a peer sends long
 messages, the bytes are therefore received into a buffer that all connections of a thread share. The
 engine's events refer to this buffer and are handled before the next read. For short reads, a bytes
 object costs less than another callback."""

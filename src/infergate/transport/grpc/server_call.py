@@ -136,7 +136,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def end(self, fields: HeaderBlock) -> None:
-        """Handle the end of a request without a body, or trailers (not sent by gRPC clients)."""
+        """Handle trailers (not sent by gRPC clients), or the end of a request without a body."""
         raise NotImplementedError
 
     def begin(self) -> None:

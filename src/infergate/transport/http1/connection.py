@@ -54,8 +54,8 @@ class Http1Connection(HttpServerConnection):
         self, method: str, response: HttpResponse, *, keep_alive: bool, is_http10: bool
     ) -> None:
         """Write ``response`` to a ``method`` request. ``keep_alive`` is true if the
-        connection stays open; the head announces this to an HTTP/1.0 client, which does not assume
-        it. Raises ValueError, and writes nothing, if a header would break the message framing."""
+        connection stays open; the head tells HTTP/1.0 clients, which otherwise expect it to close.
+        Raises ValueError, and writes nothing, if a header would break the message framing."""
         connection = "connection: close\r\n"
         if keep_alive:
             connection = "connection: keep-alive\r\n" if is_http10 else ""

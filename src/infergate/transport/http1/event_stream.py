@@ -131,8 +131,8 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         self._has_arrived.set()
 
     def _charge_held(self, size: int) -> None:
-        """Set the memory that is charged for held bytes of the response to ``size``. Sizes of
-        up to ``MIN_ACCOUNTED_BYTES`` never increase the charge."""
+        """Adjust the charge for held bytes of the response to ``size``. Sizes of up to
+        ``MIN_ACCOUNTED_BYTES`` never increase the charge."""
         if size < self._charged_bytes:
             self._memory.shrink(self._charged_bytes - size)
             self._charged_bytes = size

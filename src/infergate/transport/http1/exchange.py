@@ -41,8 +41,8 @@ class ResponseReader(Protocol):
 
 
 ResponseReaderFactory = Callable[[str, int], ResponseReader]
-"""Creates a ``ResponseReader`` from the request's method and the maximum length of a header name or
-value in bytes."""
+"""Creates a ``ResponseReader`` from the request's method and the maximum length, in bytes, of a
+header name or value."""
 
 
 class HttpExchangeConnection(PooledConnection):

@@ -230,8 +230,8 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
                 self._names[index] = b"%b:" % name, key
 
     def similar_headers(self, raw: bytes) -> dict[str, str] | None:
-        """Return the headers of ``raw``, or None if more than plain values differ from the
-        template."""
+        """Return the headers of ``raw``, or None if ``raw`` differs from the template in more
+        than plain values."""
         template_lines = self._lines
         lines = raw.split(b"\r\n")
         if self.template is None or len(lines) != len(template_lines):

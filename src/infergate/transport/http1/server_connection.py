@@ -145,7 +145,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     def resume_writing(self) -> None:
         """Continue in the next event loop iteration. If asyncio's transport were closed inside this
-        callback, it would report its end twice."""
+        callback, it would call ``connection_lost`` twice."""
         self._is_paused = False
         self._unsent_response.finish()
         if self._state is ConnectionState.FLUSH:

@@ -1,6 +1,6 @@
 """A pooled HTTP/1.1 client for any response parser. If the backend was closing the connection, a
-GET or HEAD is sent again on a new connection. No other request is sent twice. Cookies, redirects
-and proxies are not supported. Content encodings are decoded, but never requested."""
+GET or HEAD is retried on a new connection. No other request is retried. Cookies, redirects and
+proxies are not supported. Content encodings are decoded, but never requested."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Http1Upstream(PooledUpstream):
     ) -> AsyncGenerator[HttpResponse, None]:
         """Send a request and yield the data of each event as a response. A response that is not
         an event stream is yielded as a single response. Each stream uses a new connection, because
-        no stream is sent twice."""
+        no stream is retried."""
         connect_timeout = self._limits.connect_time if timeout is None else timeout
         connection = await self._streams[endpoint].connect(connect_timeout)
         try:

@@ -4,8 +4,8 @@ and returns events. The output accumulates in `outbound.output` until the caller
 - The connection's receive window is refilled as DATA is read from the socket. A stream's window is
   refilled when its owner calls `release`, so a slow owner slows down the peer.
 - Budgets (`limits`) are charged for frames that do not advance a request.
-- A frame on a closed stream is at most a stream error, because other calls share the connection. It
-  is a connection error only if RFC 9113 requires a connection error.
+- A frame on a closed stream is a connection error only if RFC 9113 requires it, because other calls
+  share the connection. Otherwise, it is at most a stream error.
 """
 
 from __future__ import annotations

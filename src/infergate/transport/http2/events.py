@@ -23,7 +23,7 @@ class Headers(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Part of a body: `size` bytes in `parts`, valid while they are referenced."""
+    """Part of a body: `size` bytes in `parts`, which may refer to the data passed to `receive`."""
 
     stream: Stream
     parts: list[Buffer]
@@ -40,7 +40,7 @@ class Trailers(NamedTuple):
 
 @dataclass(slots=True)
 class Reset:
-    """The peer reset the stream, broke a rule, or excluded the stream with a GOAWAY.
+    """The peer reset the stream, violated the protocol on it, or excluded it with a GOAWAY.
     `is_unprocessed` means that the peer did not process the request."""
 
     stream: Stream

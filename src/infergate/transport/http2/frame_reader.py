@@ -51,7 +51,7 @@ class Http2FrameReader:
         self._max_headers = min(max_block, MAX_FRAME)  # the longest HEADERS frame
         self._unparsed = NOTHING
         self.progress_count = 0
-        """The number of complete header blocks and of incomplete frames so far. While it does not
+        """Counts complete header blocks, and frames that arrived in part. While the count does not
         change, the same header block or frame is incomplete."""
         self._expected_preface = self.preface
         self.first_bytes = b""  # the first bytes from the peer, if they are not HTTP/2
@@ -229,7 +229,7 @@ class Http2FrameReader:
     def _read_frame(  # noqa: C901, PLR0912 - another call would cost time for each frame
         self, data: bytes | bytearray, view: memoryview, at: int, end: int
     ) -> int:
-        """Read the frame at `at`. Of a DATA frame or a frame of an unknown type, read only the
+        """Read the frame at `at`. For a DATA frame or a frame of an unknown type, read only the
         header and the padding length; `_continue_frame` reads the payload. Read a run of DATA
         frames with equal headers at once. `view` is a view of `data`. Return the position after the
         bytes that were read, or `at` if more bytes are needed."""

@@ -69,7 +69,7 @@ class Code(enum.IntEnum):
 
 
 class Http2ConnectionError(Exception):
-    """The peer broke a rule or exceeded a limit; the connection must end."""
+    """The peer violated the protocol or exceeded a limit; the connection must end."""
 
     def __init__(self, reason: str, code: Code = Code.PROTOCOL_ERROR) -> None:
         super().__init__(f"{code.name}: {reason}")
@@ -78,7 +78,7 @@ class Http2ConnectionError(Exception):
 
 
 class Http2StreamError(Exception):
-    """The peer broke a rule of one stream; the stream must be reset."""
+    """The peer violated the protocol on one stream; the stream must be reset."""
 
     def __init__(self, stream: int, code: Code) -> None:
         super().__init__(f"stream {stream}: {code.name}")

@@ -135,7 +135,7 @@ class _Template:
         """Return the varying values of `block`, or None if the block also differs in other parts.
         Raises IndexError and HPACKError."""
         values: list[bytes] = []
-        encoded: list[int] = []  # indices of Huffman-coded values, decoded once the block fits
+        encoded: list[int] = []  # indices of Huffman-coded values, decoded if the block fits
         position = 0
         if not block.endswith(self._tail):
             return None

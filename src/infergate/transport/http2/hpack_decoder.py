@@ -1,7 +1,7 @@
 """Decodes header blocks (RFC 7541) into pairs of name and value. A peer can encode a field in a
-single byte. The loop therefore does as little work per field as possible, and limits the
-decoded size. An error ends the connection, because the state of the dynamic table is unknown
-afterwards. Only a block that is too large can be skipped once the table is disabled."""
+single byte. The loop therefore does as little work per field as possible, and limits the decoded
+size. An error ends the connection, because the state of the dynamic table is unknown afterwards.
+The exception is a block that is too large, which can be skipped if the table is disabled."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SETTINGS_BURST: Final = 100.0
 """Bucket size for SETTINGS frames. Frames that the gateway sends do not refill this bucket, because
 a SETTINGS frame may enlarge the windows of all streams, and so cause many frames to be sent."""
 SETTINGS_RATE: Final = 10.0
-"""Tokens per second for SETTINGS. Clients that measure bandwidth change windows less often."""
+"""Tokens per second for SETTINGS. Clients that adapt their windows to the bandwidth send fewer."""
 EARLY_STREAMS: Final = 1024
 """Streams beyond `limits.streams` that a client may open before it has acknowledged the SETTINGS;
 RFC 9113 sets no limit until then. (Envoy starts a connection with all queued calls, at most
@@ -44,8 +44,8 @@ EARLY_HEADER_BYTES: Final = 4 * MIB
 EARLY_SECONDS: Final = 10.0
 """Seconds after a client's SETTINGS during which it may open early streams."""
 EARLY_REFUSED_STREAMS: Final = 4096
-"""Number of streams from the start of a connection that may be refused without being counted as a
-flood, until the client has acknowledged the SETTINGS."""
+"""Number of first streams of a connection whose refusal is not charged to the budget, until the
+client has acknowledged the SETTINGS."""
 PING_BURST: Final = 5.0
 """Bucket size for PING frames (grpc: 2). The bucket is full again after the gateway has sent
 HEADERS or DATA."""

@@ -14,8 +14,8 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
 
 _MAX_EXPECTED_UPDATES: Final = 2 * limits.EARLY_STREAMS
-"""Maximum number of expected window updates for new streams, which are not charged to the budget. A
-server also expects two for each stream of `max_streams`."""
+"""Maximum number of window updates that are expected for new streams, and so not charged to the
+budget. A server also expects two updates for each stream of `max_streams`."""
 _PING_PAYLOAD: Final = b"there? \0"
 _DRAIN_PING_PAYLOAD: Final = b"draining"
 """Payload of the PING after the first GOAWAY. An acknowledgement of the PING confirms that the peer

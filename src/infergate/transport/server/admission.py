@@ -93,8 +93,8 @@ class Admission:
         self.grow_optional(size)
 
     def _disconnect_slow(self) -> None:
-        """Disconnect slow clients until a quarter of the memory is free. Clients that would hold
-        the most memory for the longest time are disconnected first."""
+        """Disconnect slow clients until a quarter of the memory is free, in descending order of
+        held memory multiplied by remaining time."""
         now = time.monotonic()
         if now < self._checked_at + CHECK_INTERVAL:
             return
@@ -372,7 +372,7 @@ class IncomingBody(PendingTransfer):
 
 def too_slow() -> GatewayError:
     """Return the error for a body that arrives slowly while memory is short."""
-    public = "the request arrived too slowly while the gateway's memory is short"
+    public = "the request arrived too slowly while the gateway's memory was short"
     return GatewayError(Kind.OVERLOADED, public, retry_after=_RETRY_AFTER, limit=IN_FLIGHT_BYTES)
 
 

@@ -146,7 +146,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """Send more in the next event loop iteration. If asyncio's transport were closed inside
-        this callback, it would report its end twice."""
+        this callback, it would call ``connection_lost`` twice."""
         self._is_socket_paused = False
         self._host.loop.call_soon(self._resume_app)
 

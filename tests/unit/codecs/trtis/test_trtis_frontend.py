@@ -321,7 +321,7 @@ MODEL = MODELS["identity_nobatch"].metadata
     [
         ("INT32", (1,) * 65, "", "shape has 65 dimensions; the limit is 64"),
         ("INT32", (-1, -1), "dims: 4294967296 " * 2, f"expecting {4 * 2**64} bytes"),
-        ("BYTES", (3,), "", "announces 3 BYTES elements, but the data holds 0"),
+        ("BYTES", (3,), "", "needs 3 BYTES elements, but the data holds 0"),
     ],
     ids=["rank", "more than 64 bits", "strings without data"],
 )
