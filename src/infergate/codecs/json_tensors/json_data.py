@@ -248,7 +248,7 @@ def _floats(label: ElementLabel, datatype: Datatype, flat: list[Node], rules: Da
 _NUMBER_TYPES: Final[frozenset[type]] = frozenset({int, float})
 _LITERAL_TYPES: Final[frozenset[type]] = frozenset({NonFiniteLiteral})
 _NON_FINITE_TYPES: Final[frozenset[type]] = _LITERAL_TYPES | {str, type(None)}
-_MAX_FLOAT: Final = int(sys.float_info.max)  # mypyc would convert an int compared with a float
+_MAX_FLOAT: Final = int(sys.float_info.max)  # an int, so that mypyc compares ints
 
 # ---- writing ----------------------------------------------------------------------------------
 
