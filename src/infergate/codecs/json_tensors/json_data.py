@@ -295,7 +295,7 @@ def write_array(values: Array, spelling: tuple[bytes, bytes, bytes]) -> Any:
     # orjson writes null for NaN and infinity, and for no other value.
     texts = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
     words = [
-        nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN is unlike itself
+        nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN differs from itself
         for v in values[non_finite].tolist()
     ]
     parts = [texts[0]]
