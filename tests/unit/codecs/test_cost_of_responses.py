@@ -1,8 +1,8 @@
 """The event loop spends at most 50 ms of CPU on the most expensive backend responses, and leaves
 longer responses to a helper process.
 
-Each entry of ``ROWS`` is expensive for its size, and is read within the limits of the event loop.
-The event loop unpickles the result of a helper process within the same time.
+Each entry of ``ROWS`` is expensive for its size, and is parsed with the limits of the event loop.
+Unpickling the result of a helper process takes at most 50 ms.
 """
 
 import time

@@ -59,7 +59,7 @@ def test_the_priority_of_a_grpc_message_is_found_in_new_and_in_cached_heads() ->
     for _ in range(4):
         assert codec.priority_of(codec.validate(grpc_request(priority=3), DEFAULT_LIMITS)) == 3
         assert codec.priority_of(codec.validate(grpc_request(other=3), DEFAULT_LIMITS)) == 0
-    assert codec.priority_of(grpc_request(priority=4)) == 4, "an unvalidated priority is read"
+    assert codec.priority_of(grpc_request(priority=4)) == 4  # not validated
     assert codec.priority_of(RpcRequest("/inference.GRPCInferenceService/ServerLive", (b"",))) == 0
 
 
@@ -77,4 +77,4 @@ def test_the_priority_of_a_rest_message(parameters: dict[str, int], priority: in
     body = json.dumps({"parameters": parameters, "inputs": [tensor]}).encode()
     wire = HttpRequest("POST", "/v2/models/m/infer", body=(body,))
     assert codec.priority_of(codec.validate(wire, DEFAULT_LIMITS)) == priority
-    assert codec.priority_of(wire) == 0, "a message that is not validated has no priority"
+    assert codec.priority_of(wire) == 0  # not validated

@@ -1,8 +1,8 @@
 """Builds requests to GraphPipe servers and parses their responses.
 
-Each server has one model and one address. Health and metadata operations become a MetadataRequest,
-and other operations except inferences are unsupported. Some servers return metadata only in
-response to a GET, which ``codec`` builds as the alternative request. The example servers of
+Each server has one model and one address. Inferences become an InferRequest, and health and
+metadata operations become a MetadataRequest. Other operations are unsupported. Some servers return
+metadata only for a GET, which ``codec`` builds as the alternative request. The example servers of
 graphpipe-py have no metadata, and drop the connection of a client that requests metadata.
 """
 

@@ -23,7 +23,7 @@ from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters
 PROTOCOL: Final = "graphpipe"
 PARAMETER: Final = "graphpipe_config"
 MAX_CONFIG_BYTES: Final = 64 * 1024
-"""Maximum size of a config in bytes, which is low because the event loop parses configs."""
+"""Maximum size of a config in bytes. The limit is low, because the event loop parses configs."""
 MAX_DEPTH: Final = 100
 """Maximum nesting depth, as in V2 REST."""
 _INTEGERS: Final = range(-(2**63), 2**64)

@@ -21,7 +21,7 @@ TYPE_NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.FP64: 11,
     Datatype.BYTES: 12,
 }
-"""GraphPipe has no numbers for BOOL and BF16."""
+"""GraphPipe has no numbers for BOOL or BF16."""
 BY_NUMBER: Final = {number: datatype for datatype, number in TYPE_NUMBERS.items()}
 NUMBERS_BY_NAME: Final = {datatype.value: number for datatype, number in TYPE_NUMBERS.items()}
 NAMES_BY_NUMBER: Final = {number: name for name, number in NUMBERS_BY_NAME.items()}

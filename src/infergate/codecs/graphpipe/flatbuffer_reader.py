@@ -26,8 +26,8 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.tensor import Buffer
 
 MAX_EXPANSION: Final = 4
-"""Maximum ratio of bytes read to bytes of the message. The ratio may exceed 1, because a writer may
-store equal strings only once. No known writer does this."""
+"""Maximum ratio of bytes read to bytes of the message. The ratio may exceed 1, because several
+offsets may point to the same string. No known writer produces such offsets."""
 _U8: Final = struct.Struct("<B").unpack_from
 _U16: Final = struct.Struct("<H").unpack_from
 _U32: Final = struct.Struct("<I").unpack_from

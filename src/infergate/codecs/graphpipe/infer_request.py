@@ -3,13 +3,13 @@
 *Rule 1.* A request to a backend lists outputs in the order of the backend's metadata, because
 graphpipe-go's Serve ignores output names and returns all outputs in that order.
 
-*Rule 2.* If the client names no outputs, the request lists the outputs in the metadata. Metadata
-with the same name for an input and an output describes the nodes of a graph (graphpipe-tf). The
-request to such a backend then lists no outputs, and the backend returns its default outputs.
+*Rule 2.* If the client names no outputs, the request lists the outputs in the metadata. If an input
+and an output in the metadata have the same name, the metadata lists the nodes of a graph
+(graphpipe-tf). The request lists no outputs, and the backend returns its default outputs.
 
-*Rule 3.* A request lists an output that is not in the metadata only if the metadata has no outputs
-or the backend has a graph, which can return any of its nodes. A server that ignores names would
-return a different output.
+*Rule 3.* A request for an output that is not in the metadata is rejected, because a server that
+ignores names would return a different output. Exceptions are metadata without outputs, and a
+backend with a graph, which can return any of its nodes.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ order, and then all other outputs.
 
 *Rule 2.* If a response has as many tensors as the request has outputs, the tensors are the
 requested outputs. If the response has as many tensors as the model has outputs, the tensors are the
-model's outputs (graphpipe-go's Serve). If all three numbers are equal but the requested outputs are
-not the model's outputs, the tensors are the model's outputs, because the message does not
-distinguish the two cases. Any other number of tensors is an error if the client named outputs;
-otherwise the outputs are called ``output0``, ``output1``, …, as in graphpipe-go.
+model's outputs (graphpipe-go's Serve). If all three numbers are equal but the names differ, the
+tensors get the names of the model's outputs, and a request for any other output fails. Any other
+number of tensors is an error if it is 0 or if the client named outputs. Otherwise, the outputs are
+called ``output0``, ``output1``, …, as in graphpipe-go.
 
 *Rule 3.* As in the Python client, a response with both errors and outputs is an error. If a
 response has outputs, invalid errors are ignored, because graphpipe-py with flatbuffers 2.0.7 or

@@ -248,7 +248,7 @@ def _floats(label: ElementLabel, datatype: Datatype, flat: list[Node], rules: Da
 _NUMBER_TYPES: Final[frozenset[type]] = frozenset({int, float})
 _LITERAL_TYPES: Final[frozenset[type]] = frozenset({NonFiniteLiteral})
 _NON_FINITE_TYPES: Final[frozenset[type]] = _LITERAL_TYPES | {str, type(None)}
-_MAX_FLOAT: Final = int(sys.float_info.max)  # mypyc would convert an int compared with a float
+_MAX_FLOAT: Final = int(sys.float_info.max)  # an int, so that mypyc compares ints
 
 # ---- writing ----------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ def write_array(values: Array, spelling: tuple[bytes, bytes, bytes]) -> Any:
     # orjson writes null for NaN and infinity, and for no other value.
     texts = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
     words = [
-        nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN is unlike itself
+        nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN differs from itself
         for v in values[non_finite].tolist()
     ]
     parts = [texts[0]]

@@ -12,8 +12,8 @@ the previous document exist, and an exception's traceback may hold such a value.
 servers use the last member.
 
 *Rule 3.* A document with more than :data:`MAX_DEPTH` nested levels or more than
-:data:`MAX_CONTAINERS` arrays and objects is rejected before it is parsed, because only arrays and
-objects cost much more than their bytes.
+:data:`MAX_CONTAINERS` arrays and objects is rejected before it is parsed, because arrays and
+objects take far more time than other values of the same size.
 
 *Rule 4.* A member that is null is treated as absent.
 """
@@ -114,7 +114,7 @@ def parse_backend_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
     """Parse a server's document. Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event
     loop.
 
-    Triton writes BYTES that are not UTF-8 unchanged into JSON strings. Such bytes become lone
+    Triton writes BYTES that are not UTF-8 unchanged into JSON strings. Such bytes become unpaired
     surrogates (PEP 383), which ``json_data`` converts back.
     """
     check_loop_cost(limits, len(text), limits.json_inline)
@@ -262,7 +262,7 @@ def read_string(node: Node, path: str) -> str:
 
 
 def check_text_length(characters: int, path: str) -> None:
-    """Raise TOO_LARGE for more than ``MAX_TEXT_CHARACTERS`` of text outside tensor data."""
+    """Raise TOO_LARGE for more than ``MAX_TEXT_CHARACTERS`` characters outside tensor data."""
     _check_size(characters, path, MAX_TEXT_CHARACTERS, "characters of text")
 
 
@@ -270,7 +270,7 @@ def _check_encodable(text: str, path: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise bad_request(f"{path} is not valid text") from None
+        raise bad_request(f"{path} is not valid Unicode") from None
 
 
 def read_plain_object(node: Node, path: str) -> dict[str, Any]:

@@ -442,8 +442,8 @@ class RowReader:
 
 
 def _is_small(shapes: tuple[Shape, ...]) -> bool:
-    """Return whether values of ``shapes`` are scalars, or have few enough elements that each may
-    become an object."""
+    """Return whether values of ``shapes`` are scalars, or have few enough elements to become
+    Python objects."""
     return not any(shapes) or sum(map(math.prod, shapes)) <= _MAX_SMALL_ROW
 
 

@@ -38,7 +38,7 @@ _MAX_BYTES: Final = 8 * MIB
 
 
 def explanation_request(model: str, body: bytes) -> InferRequest:
-    """Return an explanation request, which only servers of KServe's V1 protocol can serve."""
+    """Return an explanation request, which only servers with KServe's V1 protocol can serve."""
     parameters = OpaqueParameters({}, (PROTOCOL,), body, (Kind.UNSUPPORTED, _NO_EXPLAINER))
     return InferRequest(model, parameters=parameters)
 

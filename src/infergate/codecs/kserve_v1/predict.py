@@ -131,7 +131,7 @@ def _parse(text: bytes, limits: Limits) -> JsonValue:
 
 
 def _parse_slowly(text: bytes, limits: Limits) -> Node:
-    """Parse with KServe's parser for its errors, then with a parser that keeps duplicates."""
+    """Raise the errors of KServe's parser. Then parse with a parser that keeps duplicates."""
     parse_as_kserve(text, limits)
     return parse_with_stdlib(text)
 

@@ -147,8 +147,8 @@ class TfsGrpcCodec(BinaryEstimates):
             raise _unreadable(wire, error) from None
 
     def _read_reload(self, wire: RpcRequest) -> messages.ModelLoadRequest:
-        """Return the request to load the model of a one-model list. Raises UNSUPPORTED for a longer
-        or empty list, which would replace the models of other clients."""
+        """Return the request to load the only model in the list. Raises UNSUPPORTED for any other
+        number of models, because the list would replace the models of other clients."""
         config = _parse_other(wire, pb.ReloadConfigRequest).config
         models = config.model_config_list.config
         if len(models) != 1:

@@ -46,7 +46,7 @@ _OUTPUT: Final = "response"
 _MAX_TASKS: Final = 1024
 
 RewriteSpec = Callable[[ModelSpec], bytes]
-"""Returns the serialized ModelSpec that replaces its argument."""
+"""A function that returns the serialized replacement of a ModelSpec."""
 
 
 def requested_by(message: Buffer, method: str, options: TfsOptions) -> RequestedModel:

@@ -146,8 +146,7 @@ def check_signature(signature: str, requested: RequestedModel) -> None:
 
 
 def without_signature(body: bytes) -> bytes:
-    """Return the valid JSON object ``body``, which passed ``check_signature``, without its
-    signature."""
+    """Remove the signature from ``body``, a valid JSON object that passed ``check_signature``."""
     depth = position = 0
     for member in _SIGNATURE_MEMBER.finditer(body):
         outside = STRING.sub(b"", body[position : member.start()])

@@ -122,8 +122,8 @@ class TensorProtoReader:
         self._limits: Final = limits
         self._budget: Final = budget
         self._values_left = MAX_BYTES_ELEMENTS
-        """The number of strings and unpacked values that may still be read. Each string or value
-        takes a field."""
+        """The number of strings and unpacked values that may still be read. Each of them is a
+        separate field."""
         self._bytes_elements = 0
         self._size = 0
         """The size of the elements that were not used in place, in bytes."""

@@ -61,7 +61,7 @@ def read_classes(name: str, entries: Any, batch: tuple[int, ...], datatype: Data
     if len(rows) != batch_size or len(counts) != 1:
         raise backend_garbage(
             f"output '{name}' has classes for {len(rows)} batch entries; expected the same number "
-            f"of classes for each of {batch_size}"
+            f"of classes for each of {batch_size} entries"
         )
     (count,) = counts
     if len(rows) * count > MAX_CLASSES:

@@ -24,7 +24,7 @@ DATATYPE_NUMBERS: Final[dict[Datatype, int]] = {
 """The numbers of the datatypes. BF16 has no number."""
 NUMBERS_BY_NAME: Final = {datatype.value: number for datatype, number in DATATYPE_NUMBERS.items()}
 NAMES_BY_NUMBER: Final = {number: name for name, number in NUMBERS_BY_NAME.items()}
-"""The canonical names of the datatypes."""
+"""The canonical names of the datatypes, by number."""
 INVALID_TYPE: Final = "TYPE_INVALID"
 """The name of number 0, which stands for a datatype without a number."""
 CLASSIFIABLE: Final = INTEGERS | {Datatype.FP32, Datatype.FP64}

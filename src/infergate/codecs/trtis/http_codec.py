@@ -51,7 +51,7 @@ class TrtisHttpCodec(TrtisCodec):
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Return the operation, model and version that the path names. The header
         NV-InferRequest is not parsed. If an inference has no valid NV-InferRequest, ``build_error``
-        reports the missing or invalid header instead of its argument."""
+        reports the missing or invalid header instead of ``error``."""
         match = match_path(wire.method, wire.path)
         wire.codec_state = match.operation
         return match.summary

@@ -56,7 +56,7 @@ def body_format_of(wire: HttpRequest) -> BodyFormat:
 
 
 def status_format_of(wire: HttpRequest, level: CompatibilityLevel) -> BodyFormat:
-    """Return the requested format of a server status, which may be JSON in some releases."""
+    """Return the requested format of a server status. Some releases support JSON."""
     requested = query_value(wire.query, "format")
     wants_json = requested == "json" or (not requested and wire.headers.get("accept") == _JSON_TYPE)
     return BodyFormat.JSON if wants_json and level.has_json_status else body_format_of(wire)

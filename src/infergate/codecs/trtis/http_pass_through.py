@@ -153,7 +153,7 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
 
 @functools.lru_cache(maxsize=256)
 def _infer_path(model: str, version: str) -> str:
-    """Return an inference's path, which has at most a few kilobytes. Raises GatewayError."""
+    """Return an inference's path. A cached path takes at most 5 kB. Raises GatewayError."""
     return model_path("/api/infer", model, version_number(model, version))
 
 

@@ -1,7 +1,7 @@
 """Converts legacy request headers with raw data to and from canonical inferences.
 
-The model's metadata supplies datatypes and shapes. A client that requests no outputs receives no
-outputs. A request to a backend names every requested output, by default all outputs of the model.
+The model's metadata supplies datatypes and shapes. A legacy client that requests no outputs
+receives no outputs. If clients of other protocols name no outputs, the header names all outputs.
 The header has no datatypes, so the codec compares the tensors with the backend's metadata. Without
 this comparison, a server might read FP32 data as INT32."""
 

@@ -58,7 +58,9 @@ def write_status(status: ServerStatus, server_id: str) -> Any:
         for model in status.models:
             _write_model(message.model_status[model.metadata.name], model)
     except ValueError as error:
-        raise GatewayError(Kind.UNSUPPORTED, f"the status cannot be represented: {error}") from None
+        raise GatewayError(
+            Kind.UNSUPPORTED, f"the legacy API cannot express the status: {error}"
+        ) from None
     return message
 
 

@@ -25,8 +25,8 @@ _BATCH_SIZE: Final = "batch_size"
 
 
 def write_statistics(version: Any, statistics: Parameters) -> None:
-    """Fill a ModelVersionStatus with ``statistics`` in the form of Triton's extension. The
-    statistics come from a backend, so a value that is not a valid count becomes 0."""
+    """Fill a ModelVersionStatus with a backend's ``statistics``, which have the form of Triton's
+    extension. A value that is not a valid count becomes 0."""
     version.model_execution_count = _as_uint64(statistics.get("execution_count"))
     version.model_inference_count = _as_uint64(statistics.get("inference_count"))
     version.last_inference_timestamp_milliseconds = _as_uint64(statistics.get("last_inference"))

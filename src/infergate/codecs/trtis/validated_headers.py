@@ -120,7 +120,7 @@ class ValidatedHeaderCache:
         metadata: ModelMetadata,
         limits: Limits,
     ) -> ValidatedHeader:
-        """Return an entry for ``header``, parsed as ``parsed``. Cache it under ``key`` unless
+        """Return an entry for ``header``, parsed as ``parsed``. Cache the entry at ``key`` unless
         ``key`` is None, the header is too long, or the request needs translation."""
         request = parsed.operation
         assert isinstance(request, InferRequest)

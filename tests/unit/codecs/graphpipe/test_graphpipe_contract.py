@@ -197,7 +197,7 @@ OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFF
 @settings(max_examples=examples(400))
 @given(st.sampled_from(SMALL_VECTORS), st.data())
 def test_captures_with_corrupted_offsets(vector: Vector, data: st.DataObject) -> None:
-    """Replace aligned 4-byte words, such as offsets and lengths, by close or huge values."""
+    """Replace aligned 4-byte words, such as offsets and lengths, with small or huge values."""
     body = bytearray(join_parts(body_of(vector.wire)))
     for _ in range(data.draw(st.integers(1, 3))):
         if len(body) >= 4:

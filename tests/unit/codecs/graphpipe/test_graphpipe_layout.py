@@ -62,7 +62,7 @@ STRING_LISTS = {
     "mixed lengths": MIXED,
     "empty": [b""] * 1000,
     "equal lengths": [b"%04d" % index for index in range(1000)],
-    "integer average": [b"1", b"123"] * 500,  # as for strings of equal length
+    "integer average": [b"1", b"123"] * 500,  # although the lengths differ
     "one long": [*MIXED, b"x" * 100_000],
     "long": [bytes([index % 251]) * (index + 100) for index in range(300)],
 }

@@ -56,7 +56,7 @@ def parsed_response(data: bytes, limits: Limits = DEFAULT_LIMITS) -> InferRespon
 
 
 def table(vtable: bytes, inline: bytes, *, vtable_last: bool = False) -> bytes:
-    """Return a message of one table whose vtable precedes or follows it (a negative soffset)."""
+    """Return a message of one table, with the vtable before the table or at the end."""
     size = len(vtable)
     if vtable_last:
         fields = struct.pack("<i", -(4 + len(inline))) + inline
@@ -187,7 +187,7 @@ MANY_STRINGS = [bytes([index % 7]) * (index % 11) for index in range(1000)]
 )
 @pytest.mark.parametrize("batch", [100, 1 << 14])
 def test_many_strings(strings: list[bytes], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flatbuffers Builder writes the last object first, and the codec writes it last."""
+    """The flatbuffers Builder stores the last string first, and the codec stores it last."""
     monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_STRINGS", batch)
     monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_BYTES", batch)
     expected = pack_bytes(strings)

@@ -73,7 +73,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 @st.composite
 def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
-    """Draw an inference and its response. The tensors of a message have equally many rows."""
+    """Draw an inference and its response. The tensors of a message have the same number of rows."""
 
     def rows() -> tuple[Tensor, ...]:
         tensors = draw(strategies.tensor_lists())

@@ -148,7 +148,7 @@ def paths(message: Any, parents: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
 
 
 def hostile_messages(kind: Any) -> Iterator[tuple[str, Callable[[int], bytes]]]:
-    """Yield a name and a function that builds a message of a given size, for each kind of field."""
+    """For each kind of field, yield a name and a function that builds a message of a given size."""
     for path in paths(kind.DESCRIPTOR):
         name, number, leaf = ".".join(field.name for field in path), path[-1].number, path[-1]
         fillers: dict[str, Callable[[int], bytes]] = {

@@ -341,7 +341,7 @@ def test_the_status_of_all_versions() -> None:
         (3, 50, 14, "out of memory"),
         (1, 30, 0, ""),
     ]
-    assert status(ModelIndex((text_version,)), name="m") == [(1, 30, 0, "")]  # "v4" is no number
+    assert status(ModelIndex((text_version,)), name="m") == [(1, 30, 0, "")]  # "v4" is not a number
     assert status(ModelIndex(), name="m") == []
 
 

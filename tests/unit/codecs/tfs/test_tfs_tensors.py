@@ -51,7 +51,7 @@ REFUSED = {
     "tensorproto.range.": "is out of range for",  # TensorFlow wraps the value
     "tensorproto.wrong_field.": "belong in",  # TensorFlow reads zeros
 }
-"""Cases in which TensorFlow's result differs from the intended value (docs/fidelity-tfs.md)."""
+"""The errors for values that TensorFlow silently changes, by the start of the case's name."""
 
 
 def read(proto: bytes, limits: Limits = DEFAULT_LIMITS) -> Tensor:

@@ -685,8 +685,7 @@ def test_the_model_configuration_comes_from_the_status() -> None:
 
 @pytest.mark.no_cover
 def test_an_expensive_configuration_is_rejected() -> None:
-    """An input of the sequencer takes two bytes. As plain values, it would take hundreds of
-    bytes."""
+    """A control input takes two bytes in the message, but hundreds of bytes as plain values."""
     status = pb.ServerStatus()
     batching = status.model_status["m"].config.sequence_batching
     for _ in range(MAX_VALUES // 2 + 1):

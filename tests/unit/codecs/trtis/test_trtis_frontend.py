@@ -474,7 +474,7 @@ def model_status(model: ModelStatus, *, ready: bool = True) -> Any:
 
 def test_a_status_that_protobuf_cannot_hold() -> None:
     huge = ModelMetadata("m", inputs=(TensorMetadata("I", "FP32", (2**63,)),))
-    with pytest.raises(GatewayError, match="the status cannot be represented"):
+    with pytest.raises(GatewayError, match="legacy API cannot express the status"):
         model_status(ModelStatus(huge))
 
 

@@ -1,4 +1,4 @@
-"""The legacy .proto equals the servers' last release, except one field number and the file name."""
+"""The legacy .proto equals the servers' .proto, except for one field number and the file name."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A message that is split in one pass has the parts that a scan of its fields finds."""
+"""Splitting a message in one pass finds the same parts as a scan of the fields."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def scanned_header(header: bytes) -> tuple[bytes, int]:
 
 
 def scanned_request(message: bytes) -> Any:
-    """Return names, header without id, id, and raw data as a scan of the fields finds them."""
+    """Scan the fields. Return the names, the header without the id, the id and the raw data."""
     names = grpc_infer.read_names((message,))
     head, raw = grpc_infer.split_raw((message,), grpc_infer.RAW_INPUT, DEFAULT_LIMITS)
     return names, *scanned_header(scanned_field(head, 3)), [*map(bytes, raw)]

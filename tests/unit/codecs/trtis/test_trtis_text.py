@@ -176,7 +176,7 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
 
 
 def is_parsed(text: str) -> bool:
-    """Return whether ``text`` is parsed; if so, check that its printed form parses alike."""
+    """Return whether ``text`` is parsed; if so, check that the printed message is equal."""
     try:
         message = text_format.parse(InferRequestHeader, text)
     except ValueError:

@@ -66,7 +66,7 @@ def compare(declared: Any, triton: Any) -> int:
 
 
 KSERVE_MESSAGES = ("KServeModelRequest", "KServeModelResponse")
-"""Messages of other servers, which differ from Triton's messages."""
+"""KServe's own messages, which Triton's schema does not contain."""
 
 
 def test_fields_equal_tritons_fields() -> None:

@@ -304,7 +304,7 @@ def test_the_names_of_a_recurring_head_are_read_once(monkeypatch: pytest.MonkeyP
         return codec.rewrite_request(wire, "other", "2", GENERIC)
 
     first = forward(1)
-    assert not codec._request_heads._heads.entries, "a head seen once is not cached"
+    assert not codec._request_heads._heads.entries  # a head seen once is not cached
     forward(2)
     monkeypatch.setattr(codec_module, "read_strings", None)
     monkeypatch.setattr(codec_module, "remove_fields", None)
@@ -331,7 +331,7 @@ def test_a_head_that_was_not_validated_gets_the_full_check_later() -> None:
     valid = request(*RAW).SerializeToString()
     codec.validate(RpcRequest(INFER, (valid,)), LIMITS)
     (head,) = codec._request_heads._heads.entries.values()
-    assert head.validated is not None, "the results of the full check are cached too"
+    assert head.validated is not None
     codec.rewrite_request(RpcRequest(INFER, (valid,)), "other", "", GENERIC)
     assert list(codec._request_heads._heads.entries.values()) == [head]
 

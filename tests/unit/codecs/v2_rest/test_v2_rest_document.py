@@ -254,7 +254,7 @@ def test_invalid_text_in_responses_is_refused() -> None:
         ("id", b'"\\ud800"'),
         ("parameters", b'{"a":"\xff"}'),
     ):
-        with raises_kind(Kind.BACKEND_GARBAGE, match=f"{name} is not valid text"):
+        with raises_kind(Kind.BACKEND_GARBAGE, match=f"{name} is not valid Unicode"):
             read_response(ok(b'{"%b":%b,"outputs":[]}' % (name.encode(), value)))
 
 

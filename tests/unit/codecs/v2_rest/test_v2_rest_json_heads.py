@@ -159,7 +159,7 @@ def test_a_cached_request_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -
     assert (parsed.operation.model, parsed.operation.id) == ("m", "another")
     first, second = parsed.operation.inputs
     assert (bytes(first.data), bytes(second.data)) == (b"\7\0\0\0", b"\2\0\0\0cd")
-    assert first.data.obj is wire.body[0], "the data is not copied"
+    assert first.data.obj is wire.body[0]  # not copied
 
 
 def test_a_cached_response_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The tensors of raw binary requests are resolved by a model's metadata."""
+"""The model's metadata gives the name, datatype and shape of a raw binary request's input."""
 
 import pytest
 

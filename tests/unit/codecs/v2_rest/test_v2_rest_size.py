@@ -35,4 +35,4 @@ def test_a_rejection_names_its_limit_once() -> None:
     assert (error.public, call.record.error) == ("it is too long (limits.body)",) * 2
     other = GatewayError(Kind.OVERLOADED, "full", limit="transport.server.admission.MAX_STREAMS")
     call.record.record_error(other)
-    assert other.public == "full", "the limit is not configurable"
+    assert other.public == "full"  # the limit is not configurable

@@ -1,4 +1,4 @@
-"""Short requests: the small JSON reader accepts only documents that the full reader reads alike."""
+"""The small JSON reader rejects a document or returns the same request as the full reader."""
 
 from collections.abc import Callable
 from pathlib import Path
