@@ -45,7 +45,7 @@ def small(number: int) -> Exchange:
 
 
 def large(size: int) -> Callable[[int], Exchange]:
-    """Return a maker of inferences with ``size`` bytes of random floats, which hardly compress."""
+    """Return a function that makes inferences with ``size`` random bytes, which hardly compress."""
     # All inferences use the same memory, because filling new memory would itself delay the event
     # loop.
     data = np.random.default_rng(1).normal(size=size // 4).astype("f4").tobytes()
