@@ -4,9 +4,9 @@ leak and every failure that no outage explains.
 
 The gateway has every feature enabled (``soak_deployment``). Clients of every protocol verify each
 response (``soak_traffic``), and some clients attack (``soak_attackers``). Meanwhile, one server at
-a time is killed, cut off, stalled or made to send garbage (``soak_outages``). An outage explains only
-failures that overlap it, on routes that do not promise to survive outages. The gateway, and the
-server that is never stopped, are monitored from outside with all their processes.
+a time is killed, cut off, stalled or made to send garbage (``soak_outages``). An outage explains
+only failures that overlap it, on routes that do not promise to survive outages. The gateway, and
+the server that is never stopped, are monitored from outside with all their processes.
 """
 
 import argparse
