@@ -1,4 +1,4 @@
-"""``python -m bench.cache_cost`` measures what a miss and a hit of the response cache cost.
+"""``python -m bench.cache_cost`` measures the cost of a miss and of a hit of the response cache.
 
 A client sends inferences of 600 KB one after the other to one gateway, in alternating rounds, on
 routes with and without a cache. The server behind it immediately returns a fixed response of 4 KB.

@@ -5,7 +5,7 @@ table shows the Python calls and the calls of builtins per request, including th
 metrics and the event loop's callbacks. ``--base`` adds an earlier revision, which runs
 with the installed packages.
 
-Unlike CPU, the number of calls does not depend on what else the machine does."""
+Unlike CPU, the number of calls does not depend on the load of the machine."""
 
 import argparse
 import json

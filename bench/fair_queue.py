@@ -159,6 +159,6 @@ async def _run(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Measure how a flood affects another client.")
+    parser = argparse.ArgumentParser(description="Measure how one client's flood affects another.")
     parser.add_argument("--seconds", type=float, default=60.0, help="time for each row")
     asyncio.run(_run(parser.parse_args().seconds))

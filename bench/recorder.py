@@ -1,5 +1,5 @@
 """``python -m bench.recorder [FOLDER]`` loads a recorder with 10,000 small inferences a second, and
-with 1 GB/s of tensors, and measures how late the event loop is meanwhile.
+with 1 GB/s of tensors, and measures the delays of the event loop.
 
 The exchanges come from the same process, so the event loop, the recorder's thread and this program
 share one interpreter, as in a gateway. Each load is run without and with the recorder, alternately.

@@ -30,7 +30,7 @@ RETRIED: Final = ("retried-rpc", "retried-rest")
 """Prefixes of models whose requests are retried and hedged. Clients must not see server
 failures."""
 ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
-"""Prefixes of models whose requests may fail if their server fails meanwhile."""
+"""Prefixes of models whose requests may fail if their server fails during the request."""
 _PROXIES: Final = ("http", "grpc", "raw", "pipe")
 _SETTINGS: Final = """
 drain: {delay: 0s}

@@ -1,6 +1,6 @@
 """Runs the commands of the documentation pages.
 
-Every page keeps these conventions, which ``test_pages.py`` checks:
+Every page follows these conventions, which ``test_pages.py`` checks:
 
 - ``sh`` blocks are commands. The commands of a page are run in order by one ``bash -eu``, in a
   separate folder with copies of ``config/`` and ``deploy/``.
