@@ -57,15 +57,15 @@ def _extensions() -> list[Any]:
 
     groups: dict[str, list[str]] = _pyproject()["tool"]["infergate"]["compiled"]
     paths = [f"src/infergate/{name}.py" for names in groups.values() for name in names]
-    # The types are checked by `make types`. Types of dependencies are not read, whether these are
-    # installed or not: mypyc would check values against them, and some stubs are wrong.
+    # The types are checked by `make types`. The types of dependencies are not read, even if the
+    # dependencies are installed: mypyc would check values against the types, and some are wrong.
     options = [
         "--config-file=",
         "--no-site-packages",
         "--ignore-missing-imports",
         "--follow-imports=silent",
     ]
-    # Level 1: the gain is that no bytecode is interpreted; higher levels only take longer.
+    # Higher levels take longer to compile, and the code is not faster.
     extensions: list[Any] = mypycify(
         [*options, *paths], opt_level="1", debug_level="0", group_name="infergate"
     )

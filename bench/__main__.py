@@ -51,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
     print("\n\n".join(_sections(bench)))
     if options.publish:
         if missing := missing_parts(bench):
-            print(f"bench: not published; not measured: {', '.join(missing)}", file=sys.stderr)
+            text = f"not published, because the run did not measure {', '.join(missing)}"
+            print(f"bench: {text}", file=sys.stderr)
             return 1
         publish(bench, PROJECT)
     return 0
@@ -60,8 +61,8 @@ def main(argv: Sequence[str]) -> int:
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="measure only the targets of CPU and rates, in less "
-        "than three minutes: fewer and shorter rounds of rows, clients and workers",
+        "--quick", action="store_true", help="measure only the targets for CPU and rates, in "
+        "fewer and shorter rounds, which takes less than three minutes",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=_DEFAULT_ROUNDS, help="default: %(default)s")
     parser.add_argument(

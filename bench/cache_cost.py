@@ -1,9 +1,9 @@
-"""``python -m bench.cache_cost`` measures what a miss and a hit of the response cache cost.
+"""``python -m bench.cache_cost`` measures the cost of a miss and of a hit of the response cache.
 
 A client sends inferences of 600 KB one after the other to one gateway, in alternating rounds, on
 routes with and without a cache. The server behind it immediately returns a fixed response of 4 KB.
 The table shows the smallest time and the smallest CPU per request of all rounds, and their ratios
-to the route without a cache that translates, because routes with a cache translate as well.
+to the route that translates without a cache, because routes with a cache translate as well.
 """
 
 import http.client
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _measure(send: Callable[[int], None], pid: int) -> tuple[float, float]:
-    """Return the microseconds of time and of the gateway's CPU per request."""
+    """Return the time and the gateway's CPU per request, in microseconds."""
     send(0)
     began, used = time.perf_counter(), proc.process_cpu(pid)
     for number in range(1, _REQUESTS + 1):

@@ -1,11 +1,11 @@
 """``python -m bench.calls`` counts the calls that the gateway makes for a tiny request.
 
 Each gateway runs under ``sys.setprofile``. h2load repeats the same request over one connection. The
-table shows the Python calls and the calls of builtins per request, with the access log, the metrics
-and the event loop's callbacks. ``--base`` adds an earlier revision, which runs with the installed
-packages.
+table shows the Python calls and the calls of builtins per request, including the access log, the
+metrics and the event loop's callbacks. ``--base`` adds an earlier revision, which runs
+with the installed packages.
 
-Unlike CPU, the number of calls does not depend on what else the machine does."""
+Unlike CPU, the number of calls does not depend on the load of the machine."""
 
 import argparse
 import json

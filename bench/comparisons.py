@@ -229,8 +229,8 @@ def _gateways(
 
 @contextmanager
 def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """Compare calls of h2load and of real clients, whose headers and frames differ, through
-    infergate, Envoy and a relay."""
+    """Compare calls through infergate, Envoy and a relay, from h2load and from real clients, whose
+    headers and frames differ."""
     commands: dict[str, tuple[str, ...]] = {BY_H2LOAD: (), BY_GRPCIO: clients.grpcio()}
     try:
         commands[BY_GRPC_GO] = clients.grpc_go()

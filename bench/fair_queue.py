@@ -1,10 +1,10 @@
-"""``python -m bench.fair_queue`` measures how a flood of one client affects another client.
+"""``python -m bench.fair_queue`` measures how a flood from one client affects another client.
 
-A server responds to each inference after 50 to 150 ms, and its backend has ``max_requests: 8``, so
-it serves 80 inferences per second. A steady client sends 10 per second. Meanwhile, another client
-keeps 150 inferences in progress, and waits for 500 ms after each rejection. docs/overload.md has
-the results: the steady client alone, during the flood, and with the flood's identity, so that the
-queue treats both as one client.
+A server responds to each inference after 50 to 150 ms, and gets at most 8 inferences at a time
+(``max_requests: 8``), so it serves 80 inferences per second. A steady client sends 10 per second.
+Meanwhile, another client keeps 150 inferences in progress, and waits for 500 ms after each
+rejection. docs/overload.md has the results: the steady client alone, during the flood, and with the
+flood's identity, so that the queue treats both as one client.
 """
 
 import argparse
@@ -159,6 +159,6 @@ async def _run(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Measure how a flood affects another client.")
+    parser = argparse.ArgumentParser(description="Measure how one client's flood affects another.")
     parser.add_argument("--seconds", type=float, default=60.0, help="time for each row")
     asyncio.run(_run(parser.parse_args().seconds))

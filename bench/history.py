@@ -1,4 +1,4 @@
-"""``python -m bench.history`` measures what the console's history costs.
+"""``python -m bench.history`` measures the cost of the console's history.
 
 The counters of a gateway with 200 routes, 50 backends and 100 endpoints grow as under 10,000
 requests/s in five protocols, with client errors, failures, retries and ejections. The history

@@ -6,8 +6,8 @@ trailers, so every run is verified by its number of bytes.
 
 Where the headers of real clients matter, programs with gRPC libraries replace h2load. They take
 ADDRESS METHOD BODY_FILE RESPONSE_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each program prints a line
-when it has started, waits until it reads a line, sends COUNT requests at scheduled times on each
-connection in turn, verifies the responses' sizes, and writes a log in h2load's format."""
+when it has started, waits until it reads a line, sends COUNT requests at scheduled times over the
+connections in turn, verifies the responses' sizes, and writes a log in h2load's format."""
 
 import hashlib
 import re

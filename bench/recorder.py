@@ -1,5 +1,5 @@
 """``python -m bench.recorder [FOLDER]`` loads a recorder with 10,000 small inferences a second, and
-with 1 GB/s of tensors, and measures how late the event loop is meanwhile.
+with 1 GB/s of tensors, and measures the delays of the event loop.
 
 The exchanges come from the same process, so the event loop, the recorder's thread and this program
 share one interpreter, as in a gateway. Each load is run without and with the recorder, alternately.
@@ -45,7 +45,7 @@ def small(number: int) -> Exchange:
 
 
 def large(size: int) -> Callable[[int], Exchange]:
-    """Return a maker of inferences with ``size`` bytes of random floats, which hardly compress."""
+    """Return a function that makes inferences with ``size`` random bytes, which hardly compress."""
     # All inferences use the same memory, because filling new memory would itself delay the event
     # loop.
     data = np.random.default_rng(1).normal(size=size // 4).astype("f4").tobytes()

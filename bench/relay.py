@@ -5,8 +5,8 @@ It moves requests from many connections to one connection, and responses back, w
 event loop and sockets. For gRPC, it only changes stream identifiers. For JSON, it also converts the
 tensor's numbers. Its windows are so large that they need no updates.
 
-python -m bench.relay PORT SERVER_PORT [MESSAGE_FILE]    (with a ModelInferRequest, clients send
-the same tensor as JSON over HTTP/1.1)
+python -m bench.relay PORT SERVER_PORT [MESSAGE_FILE]    (if the file, a ModelInferRequest, is
+given, clients send its tensor as JSON over HTTP/1.1)
 """
 
 import array

@@ -140,17 +140,17 @@ def _numbers(*shape: int) -> npt.NDArray[np.float32]:
 
 
 def json_request(case: InferenceCase, address: str) -> Request:
-    """Return a POST of JSON to ``address``, whose response has been verified."""
+    """Return a POST of JSON to ``address``."""
     return _http_request(case, address, *case.json())
 
 
 def binary_request(case: InferenceCase, address: str) -> Request:
-    """Return a POST in the binary extension to ``address``, whose response has been verified."""
+    """Return a POST in the binary extension to ``address``."""
     return _http_request(case, address, *case.binary())
 
 
 def grpc_request(case: InferenceCase, address: str) -> Request:
-    """Return a ModelInfer call at ``address``, whose response has been verified."""
+    """Return a ModelInfer call to ``address``."""
     message, request = _call(address, INFER, case.message())
     response = service_pb2.ModelInferResponse.FromString(message)
     _check_tensor(case, list(response.outputs[0].shape), response.raw_output_contents[0], address)
@@ -158,19 +158,17 @@ def grpc_request(case: InferenceCase, address: str) -> Request:
 
 
 def graphpipe_request(case: InferenceCase, address: str) -> Request:
-    """Return a GraphPipe inference at ``address``, whose response has been verified."""
+    """Return a GraphPipe inference for ``address``."""
     return _codec_request(GRAPHPIPE.create({}), case, address, f"/graphpipe/{case.model}")
 
 
 def legacy_request(case: InferenceCase, address: str) -> Request:
-    """Return an inference of the legacy HTTP API at ``address``, whose response has been
-    verified."""
+    """Return an inference of the legacy HTTP API for ``address``."""
     return _codec_request(LEGACY.create({}), case, address)
 
 
 def rows_request(case: InferenceCase, address: str) -> Request:
-    """Return a POST of rows in TensorFlow Serving's JSON to ``address``, whose response has been
-    verified."""
+    """Return a POST of rows in TensorFlow Serving's JSON to ``address``."""
     path, headers = f"/v1/models/{case.model}:predict", {"content-type": "application/json"}
     body = json.dumps({"instances": case.array.tolist()}).encode()
     content, _ = _post(address, path, headers, body)
@@ -180,15 +178,13 @@ def rows_request(case: InferenceCase, address: str) -> Request:
 
 
 def legacy_grpc_request(case: InferenceCase, address: str) -> Request:
-    """Return an Infer call of the legacy gRPC API at ``address``, whose response has been
-    verified."""
+    """Return an Infer call of the legacy gRPC API to ``address``."""
     # A response contains a request number of variable length.
     return _codec_call(LEGACY_GRPC.create({}), case, address, max_extra_bytes=MAX_VARINT_BYTES)
 
 
 def predict_request(case: InferenceCase, address: str) -> Request:
-    """Return a Predict call of TensorFlow Serving at ``address``, whose response has been
-    verified."""
+    """Return a Predict call of TensorFlow Serving to ``address``."""
     return _codec_call(TF_SERVING_GRPC.create({}), case, address)
 
 

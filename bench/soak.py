@@ -4,9 +4,9 @@ leak and every failure that no outage explains.
 
 The gateway has every feature enabled (``soak_deployment``). Clients of every protocol verify each
 response (``soak_traffic``), and some clients attack (``soak_attackers``). Meanwhile, one server at
-a time is killed, cut off, stalled or made to send garbage (``soak_outages``). A failure is
-explained only if it overlaps an outage and its route does not promise to survive it. The gateway,
-and the server that is never stopped, are monitored from outside with all their processes.
+a time is killed, cut off, stalled or made to send garbage (``soak_outages``). An outage explains
+only failures that overlap it, on routes that do not promise to survive outages. The gateway, and
+the server that is never stopped, are monitored from outside with all their processes.
 """
 
 import argparse
@@ -50,7 +50,7 @@ _CALM = 100.0
 """Seconds after which leftovers of the traffic must have disappeared."""
 _ROUNDS = 10
 _STEADY = 6
-"""The number of samples, one a second. Idle connections to servers stay open for less time."""
+"""The number of samples, one a second. They span more time than idle connections stay open."""
 _EXPECTED_ERROR = "configuration rejected; the previous configuration stays active"
 """The log message that a soak provokes on purpose."""
 

@@ -43,9 +43,9 @@ _UNKNOWN_RPC: Final = frozenset({"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISS
 
 @dataclass(frozen=True)
 class Attack:
-    """Send ``data`` to the ``listener`` with ``clients`` clients. ``library`` has further outcomes
-    that are expected if grpcio is the server (engine compat). ``is_large`` means that the data
-    inflates to many bytes, or that its response is large."""
+    """``data`` that ``clients`` clients send to ``listener``. ``library`` has further outcomes that
+    are expected if grpcio is the server (engine compat). ``is_large`` means that the data inflates
+    to many bytes, or that its response is large."""
 
     listener: str
     data: Callable[[], bytes]
@@ -169,7 +169,7 @@ async def _answer(reader: asyncio.StreamReader, unread: asyncio.StreamWriter | N
 
 def _is_open_at_server(writer: asyncio.StreamWriter) -> bool:
     """Return whether the server, on the same machine, has not closed the connection yet. The client
-    cannot see the end behind bytes that it has not read, but the kernel's table has it."""
+    cannot see the end before it has read all bytes, so the kernel's table is read instead."""
     ports = (writer.get_extra_info(name)[1] for name in ("peername", "sockname"))
     server, client = (f":{port:04X}" for port in ports)
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())

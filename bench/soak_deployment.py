@@ -30,7 +30,7 @@ RETRIED: Final = ("retried-rpc", "retried-rest")
 """Prefixes of models whose requests are retried and hedged. Clients must not see server
 failures."""
 ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
-"""Prefixes of models whose requests may fail if their server fails meanwhile."""
+"""Prefixes of models whose requests may fail if their server fails during the request."""
 _PROXIES: Final = ("http", "grpc", "raw", "pipe")
 _SETTINGS: Final = """
 drain: {delay: 0s}
@@ -39,7 +39,8 @@ log: {access: false}
 helpers: 1
 """
 """``keepalive_time`` is longer than the 4 s after which clients, including the gateway, close idle
-connections. If a server closed a connection just as it is used, the failure would be legitimate."""
+connections. A server that closed a connection just as it was used would cause legitimate failures.
+"""
 _SERVER_CONFIG: Final = """
 listeners:
   admin: {{address: "127.0.0.1:{0}"}}

@@ -19,7 +19,7 @@ _RESET = struct.pack("ii", 1, 0)
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """The first bytes of a TLS handshake."""
 _AWAY = 20.0
-"""Seconds that a client that lost its power leaves its connection open."""
+"""Seconds for which a client without power leaves its connection open."""
 
 # ---- clients ----------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Proxy:
         self._flowing.clear()
 
     def flow(self) -> None:
-        """Forward delayed and later bytes."""
+        """Forward the delayed bytes and all later bytes."""
         self._flowing.set()
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ from .soak_verdict import Counts, Outages
 PATIENCE: Final = 100.0
 """Timeout of a request in seconds. It is long, because the soak does not measure speed."""
 _CALM: Final = 60.0
-"""Seconds without large attacks at the end of the soak. Freed memory is kept for less time."""
+"""Seconds without large attacks at the end of the soak, longer than freed memory is kept."""
 _SIZES: Final = (1, 16, 1000, 40_000)
 """Numbers of elements. The JSON of the largest tensor is long enough for a helper process."""
 _SIZE_WEIGHTS: Final = (35, 25, 20, 20)
@@ -106,8 +106,8 @@ class Traffic:
         self._background: set[asyncio.Task[None]] = set()
 
     async def caller(self, until: float, pause: float, faulty: float) -> None:
-        """Make one random request after the other. A fraction ``faulty`` (0 to 1) of them are
-        invalid, cancelled or attacks, or break off."""
+        """Make one random request after the other. A fraction ``faulty`` (0 to 1) of them
+        is invalid, cancelled, incomplete or an attack."""
         self._until = until
         while time.monotonic() < until:
             await asyncio.sleep(random.uniform(0, 2 * pause))

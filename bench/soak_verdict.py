@@ -136,10 +136,10 @@ def problems(  # noqa: PLR0913 - all observations of a soak
         messages.append(f"{name}: memory grows by {steepness:.1f} MiB a minute")
     if after.open_descriptors > before.open_descriptors + SLACK:
         messages.append(
-            f"{name}: {before.open_descriptors} descriptors became {after.open_descriptors}"
+            f"{name}: descriptors grew from {before.open_descriptors} to {after.open_descriptors}"
         )
     if after.tasks > before.tasks + SLACK:
-        messages.append(f"{name}: {before.tasks} tasks became {after.tasks}")
+        messages.append(f"{name}: tasks grew from {before.tasks} to {after.tasks}")
     if after.requests or after.streams:
         remaining = f"{after.requests} requests and {after.streams} streams"
         messages.append(f"{name}: {remaining} are still counted after all clients have left")

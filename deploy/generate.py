@@ -1,4 +1,4 @@
-"""Generate files from others: ``python deploy/generate.py``. A test checks that they are current.
+"""Generate files from other files: ``python deploy/generate.py``. A test checks the results.
 
 - ``grafana/infergate.json``, the dashboard, from ``grafana/panels.yaml``;
 - ``kubernetes/prometheus-operator/rules.yaml`` from ``prometheus/alerts.yaml``;

@@ -2,8 +2,8 @@
 
     python proto/generate.py [OUT]
 
-Needs grpcio-tools (in the ``test`` extra); running infergate does not. A test fails when the
-committed file is not what this script makes of the .proto files.
+This script needs grpcio-tools (in the ``test`` extra); running infergate does not. A test checks
+that the committed file is current.
 """
 # ruff: noqa: INP001 - a script, not part of a package
 

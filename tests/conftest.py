@@ -191,7 +191,7 @@ def kserve() -> Iterator[KServe]:
 
 @pytest.fixture(scope="session")
 def legacy_client() -> None:
-    """NVIDIA's client of the legacy API, which is installed before the first test."""
+    """NVIDIA's client for the legacy API, which is installed before the first test."""
 
 
 @pytest.fixture(scope="session")
@@ -254,7 +254,7 @@ def release_tools() -> Installed:
 
 @pytest.fixture(scope="session")
 def ovmsclient() -> None:
-    """OpenVINO's client of TensorFlow Serving's API, which is installed before the first test."""
+    """OpenVINO's client for TensorFlow Serving's API, which is installed before the first test."""
 
 
 @pytest.fixture(scope="session")

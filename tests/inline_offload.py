@@ -1,4 +1,4 @@
-"""A replacement for the helper processes that runs jobs in the process of the test."""
+"""A replacement for the helper processes that runs jobs in the test's own process."""
 
 from __future__ import annotations
 

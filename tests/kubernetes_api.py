@@ -82,7 +82,7 @@ class ApiServer:
         self._add("DELETED", self.slices.pop(name))
 
     def bookmark(self) -> None:
-        """Send a bookmark: the version advances, and there is no change."""
+        """Advance the version without a change, and report it in a bookmark."""
         self._add("BOOKMARK", {"kind": "EndpointSlice", "metadata": {}})
 
     def forget(self) -> None:

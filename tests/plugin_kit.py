@@ -41,7 +41,7 @@ class DoubleOptions:
 
 
 class Double(PythonModel):
-    """X FP32 [-1,2] → Y FP32 [-1,2], ``factor`` times X. ``outcome`` selects a misbehavior."""
+    """Maps X FP32 [-1,2] to Y = ``factor`` times X. ``outcome`` selects a misbehavior."""
 
     options_type = DoubleOptions
 
@@ -272,7 +272,7 @@ class TransformOptions:
 
 
 class Lengths(TensorTransform):
-    """text BYTES [-1] → X FP32 [-1, 2]: the length of each text, and 1."""
+    """Maps text BYTES [-1] to X FP32 [-1, 2], with the row [length, 1] for each text."""
 
     options_type = TransformOptions
     reads = ("text",)

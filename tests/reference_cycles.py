@@ -1,4 +1,4 @@
-"""Disables the garbage collector, for tests that objects are freed without it."""
+"""Disables the garbage collector, to test that objects are freed without it."""
 
 from __future__ import annotations
 

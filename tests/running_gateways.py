@@ -1,4 +1,4 @@
-"""Assembled gateways that run in the process of a test."""
+"""Assembled gateways that run in a test's own process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def serving(config: Config, **options: Any) -> AsyncIterator[RunningGatewa
 
 
 class WatchedConstructor:
-    """Records the models ``plugin_kit.Double`` that are created. The constructor of a model with
+    """Records the created ``plugin_kit.Double`` models. The constructor of a model with
     the factor 3 sets ``entered``, and returns when ``release`` is set or after 60 s."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

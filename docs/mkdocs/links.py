@@ -3,9 +3,9 @@
 Links in the repository's pages are relative paths to other files. The site links to no repository,
 so it contains every linked file: pages of the project under their own names, any other file as a
 page that shows its text, and a folder as one page with all of its files. The hooks rewrite the
-links accordingly, and MkDocs checks the results. They also insert the empty line that MkDocs'
-Markdown needs between a paragraph and a list, and GitHub's does not; any other difference between
-the two renderings is a warning.
+links accordingly, and MkDocs checks the results. They also insert an empty line between a paragraph
+and a list, which MkDocs' Markdown needs, unlike GitHub's. Any other difference between the two
+renderings is a warning.
 
 MkDocs calls the functions whose names begin with ``on_``.
 """
@@ -108,7 +108,7 @@ def _anchor(heading: str, _separator: str) -> str:
 def on_page_content(html: str, page: Any, **_: Any) -> str:
     """Label the cells of tables with their headings, which narrow screens show beside them.
 
-    Warn if GitHub renders other numbers of elements. Most differences are paragraphs or lists
+    Warn if GitHub renders a different number of elements. Most differences are paragraphs or lists
     inside a list item that are indented by less than four spaces."""
     if not page.file.src_uri.startswith(f"{_SHOWN}/"):
         github_html = MarkdownIt().enable("table").render(page.file.content_string)
@@ -117,7 +117,8 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
                 len(re.findall(rf"<{part}[ >]", text)) for text in (html, github_html)
             )
             if here != on_github:
-                _LOG.warning("%s: <%s>: %d, not %d", _source_path(page.file), part, here, on_github)
+                text = "%s: %d <%s> elements on the site, but %d on GitHub"
+                _LOG.warning(text, _source_path(page.file), here, part, on_github)
     return _TABLE.sub(_with_labels, html)
 
 

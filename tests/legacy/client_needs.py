@@ -68,7 +68,7 @@ def _response_differences(target: str, expected: Response, actual: Response) -> 
     if status.code != 1 or expected.code != 200:
         return
     if actual.code != 200:
-        yield f"code {actual.code} with success"
+        yield f"HTTP status {actual.code} with NV-Status SUCCESS"
     elif kind == "infer":
         yield from _http_infer_differences(expected, actual)
     elif kind in _BODIES and expected.body:
@@ -150,7 +150,7 @@ def _grpc_infer_differences(expected: Any, actual: Any) -> Iterator[str]:
 
 
 def _raw_outputs(response: Any) -> dict[str, bytes]:
-    """Return the raw outputs by name. The client finds a raw output by its output's index."""
+    """Return the raw outputs by name. Raw outputs have the order of ``meta_data.output``."""
     names = [output.name for output in response.meta_data.output]
     return dict(zip(names, response.raw_output, strict=True))
 

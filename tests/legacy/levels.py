@@ -32,7 +32,7 @@ class Behavior:
 
     # states of a server
     not_ready: bool = False
-    """Readiness is 400 with NV-Status SUCCESS."""
+    """Readiness checks get status 400 with NV-Status SUCCESS."""
     silent: bool = False
     """Every inference over HTTP closes the connection without a response."""
     many_classes: bool = False
@@ -40,7 +40,7 @@ class Behavior:
     long_names: bool = False
     """There is a model ``identity_long`` with five tensors whose names have 1000 characters."""
     changes: bool = False
-    """A reloaded model takes and returns FP32 and one more element."""
+    """After a reload, all tensors of a model are FP32, with one more element."""
     explicit: bool = False
     """Models are loaded on request only. If false, load and unload requests are rejected, as in
     polling mode."""

@@ -1,4 +1,4 @@
-"""The captured models, in ``models.txt`` as the real server described them, and their computation.
+"""The models. ``models.txt`` has the real server's descriptions; this module has the computation.
 
 Tensors are bytes in wire format; dims exclude the batch.
 """
@@ -29,7 +29,7 @@ STRING = 13
 _LABELS = ("cat", "dog", "bird with space", 'fish "q"')
 _MANY_CLASSES = 1000
 LONG_NAMES = tuple(f"{number}{'x' * 999}" for number in range(5))
-"""Names of nearly the maximum length: five inputs and outputs with them exceed a header's limit."""
+"""Long names: a header that lists five inputs and outputs with these names exceeds its limit."""
 _SLOW_SECONDS = 1.0
 
 

@@ -154,7 +154,7 @@ class Stream:
 def grpc(address: str, sent: bytes) -> dict[int, Stream]:
     """Return a server's responses to the calls of a recorded connection, by stream number.
 
-    A call starts when the responses to the calls that the client had ended before are complete.
+    Before a call starts, the responses to all calls that the client has ended are read.
     """
     host, _, port = address.rpartition(":")
     calls: dict[int, Stream] = {}

@@ -1,7 +1,7 @@
 """``python -m legacy.server --http PORT --grpc PORT``: run a legacy server.
 
-Each request is written to standard output as a JSON object per line: ``method``, ``target`` and
-``headers`` of an HTTP request, ``rpc`` of a gRPC call. A crash is written with its reason.
+Each request is written to standard output as one line of JSON: ``method``, ``target`` and
+``headers`` of an HTTP request, or ``rpc`` of a gRPC call. A crash is written with its reason.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def legacy() -> Iterator[Target]:
 
 @contextmanager
 def legacy_1_15() -> Iterator[Target]:
-    """Yield the test server as v1.15.0, which has another order of outputs and other error
-    texts."""
+    """Yield the test server as v1.15.0, which has a different order of outputs and
+    different error texts."""
     message = "Request for unknown model: 'simple' version 99 is not found"
     difference = f"msg {message!r}, not \"Inference request for unknown model 'simple'\""
     calls = "/nvidia.inferenceserver.GRPCService"

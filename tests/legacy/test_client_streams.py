@@ -72,7 +72,7 @@ def test_differences_that_the_client_ignores_are_not_reported(
         ((b"NV-Status:", b"X-Status:"), "unreadable NV-Status: None"),
         ((b"code: SUCCESS", b"code: SUCCESS more: 1"), "unreadable NV-Status"),
         ((b"code: SUCCESS", b"code: INTERNAL"), "code 3, not 1"),
-        ((b"200 OK", b"400 Bad Request"), "code 400 with success"),
+        ((b"200 OK", b"400 Bad Request"), "HTTP status 400 with NV-Status SUCCESS"),
         ((b"NV-InferResponse:", b"X:"), "unreadable NV-InferResponse: None"),
         ((b"raw {", b"data_type: TYPE_INT32 raw {"), "unreadable NV-InferResponse"),
         ((b"\2\0\0\0\3", b"\2\0\0\0\4"), "raw outputs"),

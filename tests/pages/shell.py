@@ -21,7 +21,7 @@ COPIED: Final = ("config", "deploy")
 _SECONDS: Final = 240
 _MAKE: Final = f"""\
 #!/bin/bash
-# Only checks that the targets exist: tests cannot run tests.
+# Only checks that the targets exist, because a page must not run the whole test suite.
 exec {shutil.which("make")} --no-print-directory -n -C {PROJECT} "${{@:-help}}" > /dev/null
 """
 _TAIL_LINES: Final = 40

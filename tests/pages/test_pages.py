@@ -114,7 +114,7 @@ def test_blocks_are_valid(page: Path) -> None:
     """Partial configurations are completed before they are parsed."""
     for block in blocks_of(page):
         where = f"{name_of(page)}:{block.line}"
-        assert block.language in LANGUAGES, f"{where}: {block.language or 'no'} language"
+        assert block.language in LANGUAGES, f"{where}: unknown language '{block.language}'"
         if block.language == COMMANDS:
             assert not block.text.startswith("$ "), f"{where}: the command begins with a prompt"
         if block.language == "json":

@@ -14,7 +14,7 @@ PAGES = ("library.md", "testing-clients.md")
 
 
 def test_mypy_accepts_the_examples_with_its_strict_options(tmp_path: Path) -> None:
-    """``make test`` fills mypy's cache before. Without the cache, this test takes a minute."""
+    """``make test`` fills mypy's cache first. Without the cache, this test takes a minute."""
     files = []
     for page in PAGES:
         for block in blocks_of(PROJECT / "docs" / page):

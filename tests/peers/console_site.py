@@ -69,7 +69,7 @@ routes:
 """
 MODELS = ("bert-base", "resnet50", "speech-2019", "ranker-v1", "camera-7", "identity")
 _PAUSE_SECONDS = 0.01
-"""The pause after each request. It is long enough not to load the machine."""
+"""The pause after each request, which keeps the load on the machine low."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Build an image by its Dockerfile's steps without docker, run it, and report.
+"""Build an image from its Dockerfile without docker, run the image, and report the results.
 
 ``python -m peers.image_steps PROJECT SCRATCH``, in its own mount and process namespaces (unshare),
 prints JSON.

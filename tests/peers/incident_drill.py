@@ -1,5 +1,5 @@
-"""An incident drill: backends that are slow, failing and flapping, clients that send invalid
-requests, and a bad reload, under load in seven protocols. The drill records each step."""
+"""An incident drill: slow, failing and flapping backends, clients that send invalid requests, and a
+bad reload, under load in seven protocols. The drill records each step."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ PROTOCOLS: Mapping[str, Profile] = {
 }  # fmt: skip
 LEGACY = "/nvidia.inferenceserver."
 LEGACY_SUCCESS = b"\x08\x01"
-"""The code of a legacy response's ``RequestStatus``, which is its first field."""
+"""The first field of a legacy response's ``RequestStatus``: the code SUCCESS."""
 
 
 @dataclass

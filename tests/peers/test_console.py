@@ -319,7 +319,7 @@ async def test_actions_require_a_key_if_keys_are_configured() -> None:
 
 
 async def test_pages_of_other_origins_cannot_act(page: Page, harness: Harness) -> None:
-    """The requests are sent from a page of the gateway's HTTP port, which is another origin."""
+    """The requests are sent from a page on the gateway's HTTP port, so their origin differs."""
     other = f"http://{harness.gateway.http}"
     await page.open(f"{other}/v2")
     url = f"http://{harness.gateway.admin}/reload"

@@ -30,7 +30,7 @@ BLANK = "data:text/html,next"
 @pytest.fixture(scope="module")
 def incident(browser: None) -> Iterator[Incident]:
     """A gateway after this incident: one backend became slow, one failed, an endpoint was ejected,
-    and of two reloads, one was rejected."""
+    and one of two reloads was rejected."""
     with run_incident() as incident:
         incident.history()  # the counters start here
         perform_incident(incident)

@@ -1,9 +1,9 @@
 """Tests of the released GraphPipe clients with infergate.
 
 A run of a client executes every scenario of ``graphpipe_client/client.py`` or ``client.js``. Each
-scenario is a test of each target in ``TARGETS``: the embedded models on the shared port, on
-listeners of one model, and behind a second infergate on raw sockets; and a real Triton over both V2
-protocols.
+scenario is a test of each target in ``TARGETS``: the embedded models (on the shared port, on
+listeners for one model, and behind a second infergate on raw sockets), and a real Triton over both
+V2 protocols.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Server:
         }
 
     def responding(self) -> dict[str, str]:
-        """Return URLs of listeners that report errors by a response instead of a status."""
+        """Return URLs of listeners that report errors in a response instead of a status."""
         port = self.ports["responding"]
         fields = dict.fromkeys((*SUMS, *IDENTITIES), f"http://127.0.0.1:{port}")
         return {**fields, "nosuch": f"http://127.0.0.1:{self.ports['nosuch, responding']}"}

@@ -39,7 +39,7 @@ ONLY_HELM = {
     "checksum/config",
 }
 """Labels and annotations that only the chart sets. The checksum of the configuration restarts the
-pods after a change; in kustomize, the name of the ConfigMap does."""
+pods after a change; in kustomize, the ConfigMap gets a new name."""
 
 
 def kustomized(tools: Installed, overlay: str) -> list[Manifest]:

@@ -58,8 +58,8 @@ def events(request: pytest.FixtureRequest) -> list[Event]:
 
 
 def send(running: Infergate) -> None:
-    """Send three inferences of ``simple`` over each of two protocols, of which the last is invalid,
-    a long inference of ``identity``, and an inference of ``repeat`` with three responses."""
+    """Send three inferences of ``simple`` (the last is invalid) over each of two protocols, a long
+    inference of ``identity``, and an inference of ``repeat`` with three responses."""
     for form in ("http", "grpc"):
         with client(form, running.http, running.grpc) as triton:
             for value in (1, 2):

@@ -1,5 +1,5 @@
-"""Tests of rate limits and cached responses that gateways share through a real Redis, also while
-Redis is unavailable."""
+"""Tests of rate limits and cached responses that gateways share through a real Redis, with and
+without an outage of Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of unmodified clients of TensorFlow Serving's APIs through infergate, of a server of its
+"""Tests of unmodified clients for TensorFlow Serving's APIs through infergate, of a server of its
 gRPC API behind infergate, and of TensorProtos with TensorFlow as the reference."""
 
 from __future__ import annotations

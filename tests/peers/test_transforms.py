@@ -36,7 +36,7 @@ STRETCHED = """\
         - decode_image: {tensor: image, datatype: FP32, layout: NCHW, size: [224, 224]}
         - rename: {image: data}
 """
-"""A route whose outputs are those of the model."""
+"""A route that does not transform the outputs of the model."""
 MEAN, STD = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)
 
 Array = npt.NDArray[Any]

@@ -92,7 +92,8 @@ class Gateway:
 
     async def start(self) -> None:
         """Bind the listeners and accept connections. Raises OSError if an address cannot be bound
-        or a file cannot be used, PluginError, and RuntimeError if the gateway is running."""
+        or a file cannot be used, PluginError if a plug-in cannot be started, or RuntimeError if
+        the gateway is running."""
         if self._running is not None:
             raise RuntimeError("the gateway is already running")
         running = self._running = self._assemble(self._config)
@@ -124,8 +125,8 @@ class Gateway:
         progress finish under the old configuration. Without ``config``, read the file again.
 
         Raises ConfigError if the new configuration is invalid, and ConfigRejectedError if it cannot
-        replace the active configuration, which then stays in effect. Raises ValueError without
-        ``config`` if the gateway does not come from a file."""
+        replace the active configuration, which then stays in effect. Raises ValueError if
+        ``config`` is missing and the gateway was not created from a file."""
         new = await asyncio.to_thread(self._read, config)
         await self._require_running().reload(new)
 

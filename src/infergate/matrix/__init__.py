@@ -4,7 +4,7 @@ The entry point is :func:`~infergate.matrix.run.run_clients`; ``infergate matrix
 results. A client of each protocol sends a fixed list of cases to a gateway, which sends them in
 each backend protocol to a second gateway. The models of the second gateway record the requests.
 Each request is compared with the request that the embedded backend received from the same client,
-which separates the limits of the client's protocol from the limits of the backend's protocol.
+to separate the limits of the client's protocol from the limits of the backend's protocol.
 
 Read ``cases``, ``client_kinds`` and ``recording_backend`` first, then ``gateways``, ``run``,
 ``findings`` and ``table``.

@@ -166,7 +166,7 @@ def _output_differences(
     names, received_names = (
         sorted(output.name for output in side) for side in (expected.outputs, received)
     )
-    # A request without requested outputs requests all outputs.
+    # A request that names no outputs requests all outputs.
     if not received_names:
         if len(names) not in (0, len(expected.inputs)):
             yield "the server computes all outputs; the client gets only the requested outputs"

@@ -22,7 +22,7 @@ from infergate.matrix.recording_backend import ReceivedRequest, RecordingBackend
 
 _TIMEOUT_SECONDS: Final = 10.0
 _ROUNDING_SECONDS: Final = 1.0
-"""Tolerance for rounded deadlines. The timeout of a request without a deadline is much longer."""
+"""Tolerance for rounded deadlines. Requests without a deadline have a much longer timeout."""
 
 
 @dataclass(frozen=True, slots=True)

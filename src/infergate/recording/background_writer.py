@@ -58,7 +58,7 @@ class WriteJob:
 @dataclass(slots=True)
 class BatchReport:
     """The report about a finished batch of jobs. The event loop closes the memory accounts of the
-    jobs, and clears the list to free the messages."""
+    jobs, and clears ``jobs`` to free the messages."""
 
     jobs: list[WriteJob]
     results: Counter[str] = field(default_factory=Counter)

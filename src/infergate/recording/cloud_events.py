@@ -157,7 +157,7 @@ def _attributes(shared: EventAttributes, exchange: Exchange, id_: str) -> dict[s
 
 
 def _utf8_safe(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, by question marks."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

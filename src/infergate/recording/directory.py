@@ -2,7 +2,7 @@
 
 All workers of a gateway share a folder. The name of a file contains the number of the worker that
 wrote it. Each of *n* workers manages the files whose number modulo *n* is its own number, including
-the files of earlier workers. It may use 1/*n* of the maximum total size, so that all workers
+the files of earlier workers. A worker may use 1/*n* of the maximum total size, so that all workers
 together never exceed this size.
 """
 

@@ -1,4 +1,4 @@
-"""Converts exchanges to and from records, protobuf messages of ``proto/recording.proto``.
+"""Converts exchanges to and from records, which are messages of ``proto/recording.proto``.
 
 *Rule 1.* The last fields of a record contain tensor data, which is written as views and never
 copied. The protobuf runtime handles only the fields before the tensor data.

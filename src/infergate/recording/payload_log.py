@@ -42,8 +42,8 @@ from infergate.recording.sampling import RouteObserver, is_sampled
 SENT, REJECTED, FAILED = "sent", "rejected", "failed"
 """Results of a delivery: the events arrived, the receiver rejected them, or the delivery failed."""
 DROPPED, TOO_LARGE = "dropped", "too_large"
-"""Reasons why events were not sent: the queue, the memory or the helper processes are exhausted or
-the log is closing, or the exchange is too large."""
+"""Reasons why events were not sent. DROPPED: the log is closing, or the queue, the memory or the
+helper processes are exhausted. TOO_LARGE: the exchange is too large."""
 RESULTS: Final = (SENT, REJECTED, FAILED, DROPPED, TOO_LARGE)
 
 _MAX_INLINE_BYTES: Final = 32 * KIB

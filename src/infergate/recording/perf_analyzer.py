@@ -97,8 +97,8 @@ _Range = tuple[int, int]
 
 @dataclass(slots=True)
 class _Export:
-    """Collects requests in ``spool``, because a file has all inputs before all outputs, and groups
-    requests by sequence."""
+    """Groups requests by sequence, and collects them in ``spool``, because a file has all inputs
+    before all outputs."""
 
     spool: IO[bytes]
     has_batch_dimension: bool

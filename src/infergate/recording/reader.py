@@ -3,8 +3,8 @@
 A damaged byte makes at most one record unreadable. The reader reports the damaged part and
 continues at the next marker that begins a valid frame header.
 
-*Rule.* Before memory is allocated, declared sizes are compared with the limits, and the size of a
-compressed record also with the size of the file.
+*Rule.* Before memory is allocated, declared sizes are compared with the limits. The size of a
+compressed record is also compared with the size of the file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCAN_BYTES: Final = 1 << 20
 """Number of bytes that are searched at a time for the next frame."""
 _MAX_WASTED_READS: Final = 2
 """Maximum number of bytes that are read from damaged frames, as a multiple of the file's size. The
-maximum size of a record is added to this limit. Only a file that was made to be slow to read
+maximum size of a record is added to this limit. Only a file that was crafted to be slow to read
 exceeds the sum."""
 _NO_HEADER: Final = "there is no valid frame header"
 

@@ -45,8 +45,8 @@ _log = logging.getLogger("infergate")
 
 class Recorder:
     """Writes exchanges to files. Call the methods on the event loop, except ``close``, which
-    blocks: call ``close`` in another thread or after the loop has ended. The owner must call it to
-    stop the writer thread."""
+    blocks: call ``close`` in another thread or after the loop has ended. The owner must call
+    ``close`` to stop the writer thread."""
 
     def __init__(
         self,

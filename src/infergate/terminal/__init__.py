@@ -23,7 +23,7 @@ STYLES: Final = {
     "degraded": "yellow", "unknown": "yellow", "draining": "yellow",
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
-"""The colors of words. A color adds no information, because the word itself is always printed."""
+"""Colors of status words. A color adds no information, because the word itself is printed."""
 _BORDER_WIDTH: Final = 3
 """Number of border and padding characters for each column."""
 

@@ -46,10 +46,10 @@ class BackgroundGateway:
     """A gateway on free ports of 127.0.0.1, in a thread with its own event loop. Use it as a
     context manager.
 
-    - ``config`` is a mapping with the keys of a configuration file, or the file's path. Its
+    - ``config`` is a mapping with the keys of a configuration file, or the file's path. The
       TCP listeners get free ports. Without backends and routes, there is one route for all models.
-    - With ``models`` or ``recordings``, these models replace every backend of ``config``, so a
-      configuration can be tested without its servers. Otherwise, backends with ``protocol:
+    - ``models`` and the models in ``recordings`` replace every backend of ``config``, so a
+      configuration can be tested without its servers. Without both, backends with ``protocol:
       builtin`` serve the models embedded in infergate.
     - ``recordings`` are files of ``infergate record``, or folders with such files.
     - ``folder`` is the base of relative paths.
@@ -293,7 +293,7 @@ def _without_side_effects(config: Config) -> dict[str, Any]:
 
 
 def _without_keep(mirror: MirrorConfig | None) -> MirrorConfig | None:
-    """Return ``mirror``, which still compares responses, without the storage of mismatches."""
+    """Return ``mirror`` with the comparison of responses, but without stored mismatches."""
     if mirror is None or mirror.compare is None:
         return mirror
     compare = mirror.compare.model_copy(update={"keep": None})

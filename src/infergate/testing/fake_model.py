@@ -126,8 +126,8 @@ class FakeModel:
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Run ``function(*arguments)`` in a daemon thread outside the loop's executor, and return the
-    result, so that a test can end while the function still sleeps."""
+    """Run ``function(*arguments)`` in a daemon thread, and return the result. A test can end while
+    such a thread still sleeps, but not while a thread of the loop's executor does."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -51,7 +51,7 @@ class RecordedModel:
             self._exchanges.setdefault(_key(each.request), []).append(each)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Raise NotImplementedError: the backend of fake models uses ``stream``."""
+        """Raise NotImplementedError: the backend of recorded models uses ``stream``."""
         raise NotImplementedError
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:

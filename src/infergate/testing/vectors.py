@@ -229,7 +229,7 @@ def body_of(wire: Wire) -> Sequence[Buffer]:
 
 
 def with_body(wire: Wire, body: Sequence[Buffer]) -> Wire:
-    """Return ``wire`` with another body or message."""
+    """Return ``wire`` with ``body`` as its body or message."""
     if isinstance(wire, HttpRequest | HttpResponse):
         return replace(wire, body=body)
     return replace(wire, message=body)

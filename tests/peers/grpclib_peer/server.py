@@ -1,6 +1,6 @@
 """``server.py PORT``: serve inferences with the response that standard input contains in hex.
 
-A ModelInfer request that contains ``fail`` gets an error; if it contains ``slow``, a late response.
+A ModelInfer request with ``fail`` gets an error, and a request with ``slow`` gets a late response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python check.py``: check an InferenceService (JSON on standard input) against KServe's types.
 
-The models of KServe's SDK and of Kubernetes' client are generated from the Go types from which the
-CRD's schema is also generated. Each unknown field, wrong type, and missing required field is
+The models of KServe's SDK and of Kubernetes' client are generated from the same Go types as the
+CRD's schema. Each unknown field, wrong type, and missing required field is
 printed on a separate line."""
 
 from __future__ import annotations

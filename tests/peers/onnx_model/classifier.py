@@ -1,8 +1,8 @@
 """``python classifier.py MODEL INPUTS OUTPUTS``: write an ONNX classifier of photos to MODEL, run
 it on each array of INPUTS, a file of ``numpy.savez``, and write the logits to OUTPUTS.
 
-Its tensors are those of a ResNet: ``data`` FP32 [N,3,224,224] → ``logits`` FP32 [N,1000]. Its
-weights are random, so its classes mean nothing, but every pixel changes its logits.
+The tensors are those of a ResNet: ``data`` FP32 [N,3,224,224] → ``logits`` FP32 [N,1000]. The
+weights are random, so the classes mean nothing, but every pixel changes the logits.
 """
 
 import sys

@@ -87,7 +87,7 @@ class _Template:
                 env=_ENVIRONMENT,
                 pass_fds=[remote.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # a terminal would hide unflushed output
+                stdout=subprocess.DEVNULL,  # a terminal would hide a missing flush
                 start_new_session=True,  # Ctrl-C is handled by the test process
             )
         atexit.register(self.close)

@@ -46,7 +46,7 @@ def started_kserve_v1() -> AbstractContextManager[KServe]:
 
 def started_transformer(predictor: str, protocol: str) -> AbstractContextManager[KServe]:
     """Run a KServe transformer in front of ``predictor`` (``host:port``), which it calls over
-    ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is ready."""
+    ``protocol`` (``v2`` or ``grpc-v2``). It is ready when the predictor is ready."""
     options = ["--predictor_host", predictor, "--predictor_protocol", protocol]
     return _started("transformer.py", *options, "--enable_predictor_health_check")
 

@@ -43,7 +43,7 @@ def write_classifier(file: Path, batches: Batches) -> Batches:
 @contextmanager
 def loaded_classifier(client: Any, model: str, file: Path) -> Iterator[None]:
     """Let Triton serve the ONNX ``file`` as ``model`` while the block runs. ``client`` is a
-    tritonclient of its HTTP port."""
+    tritonclient for Triton's HTTP port."""
     config: dict[str, Any] = {
         "backend": "python",
         "max_batch_size": 8,

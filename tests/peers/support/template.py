@@ -1,6 +1,6 @@
 """A process that has loaded infergate and forks a gateway on request.
 
-Most of a gateway's start is loading modules, and a test run starts several hundred gateways. A
+A gateway's start mostly loads modules, and a test run starts several hundred gateways. A
 forked gateway reads its configuration, opens its sockets and ends like any other. The client side
 is ``forked``.
 """

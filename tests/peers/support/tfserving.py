@@ -1,4 +1,4 @@
-"""Clients of TensorFlow Serving's APIs, a server of its gRPC API, and TensorFlow itself.
+"""Clients for TensorFlow Serving's APIs, a server of its gRPC API, and TensorFlow itself.
 
 ovmsclient is OpenVINO's client. The stubs of tensorflow-serving-api run without TensorFlow, with
 the messages of tensorflow-protobuf. pythie-serving is a server that supports only Predict; its

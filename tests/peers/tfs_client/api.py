@@ -1,5 +1,5 @@
 """``python api.py ADDRESS``: run every scenario with the stubs of tensorflow-serving-api, without
-TensorFlow: its protobuf messages come from tensorflow-protobuf.
+TensorFlow. The protobuf messages come from tensorflow-protobuf.
 
 Each printed line is JSON, ``[name, outcome]``; an outcome is ``{"ok": value}`` or
 ``{"error": [code, text]}``.

@@ -1,5 +1,5 @@
-"""``python judge.py``: read and write tensors with TensorFlow. Each line of standard input gives a
-line of JSON.
+"""``python judge.py``: read and write tensors with TensorFlow, and print a line of JSON for
+each line of standard input.
 
 ``{"proto": BASE64}`` is read by ``tf.io.parse_tensor`` (C++) and by ``tf.make_ndarray`` (Python).
 The output has the elements from each function as base64, or an error. ``{"dtype": NAME, "shape":

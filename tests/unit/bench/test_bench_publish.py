@@ -96,4 +96,4 @@ def test_a_partial_run_is_not_published(
     path.write_text(json.dumps(as_json(partial)))
     monkeypatch.setattr(__main__, "publish", lambda *_: pytest.fail("published"))
     assert __main__.main(["--again", "--publish", f"--json={path}"]) == 1
-    assert "not published; not measured: " in capsys.readouterr().err
+    assert "not published, because the run did not measure " in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """The codec of safetensors over HTTP.
 
 - ``POST /safetensors/<model>[/versions/<version>]`` is an inference. The request and the response
-  are safetensors files. Their ``__metadata__`` may hold ``id``, ``parameters`` as JSON, in a
-  request ``outputs`` (the names of the requested outputs, as JSON), in a response ``version``.
+  are safetensors files. Their ``__metadata__`` may hold ``id`` and ``parameters`` (JSON). In a
+  request, it may also hold ``outputs`` (a JSON list of names), and in a response ``version``.
 - With ``Accept: text/event-stream``, the response is a stream of events, one for each response of
   the model. The data of an event is a file in base64; the data of an error begins with ``{``.
 - ``GET`` of the same path returns the model's metadata as JSON, and ``GET`` of the path followed by
@@ -171,7 +171,7 @@ class SafetensorsCodec:
                 return _read_model(body, limits)
         except GatewayError as error:  # raised by the checks of requests
             raise backend_failure(Kind.BACKEND_GARBAGE, error.public) from None
-        raise backend_failure(Kind.BACKEND_GARBAGE, "the server answered another operation")
+        raise backend_failure(Kind.BACKEND_GARBAGE, "the response is for another operation")
 
     # ---- streams
 

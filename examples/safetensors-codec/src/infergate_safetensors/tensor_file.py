@@ -50,7 +50,7 @@ def write(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> list[Buffer
         if tensor.datatype not in DTYPES:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"tensor '{tensor.name}': safetensors has no {tensor.datatype.value}",
+                f"tensor '{tensor.name}': safetensors has no datatype {tensor.datatype.value}",
             )
         if tensor.name == _METADATA or tensor.name in header:
             raise GatewayError(Kind.UNSUPPORTED, f"a tensor cannot be named '{tensor.name}'")

@@ -1,4 +1,4 @@
-"""Returns the sum of a sequence so far. Its single instance has one sequence at a time."""
+"""Returns the sum of a sequence so far. Its only instance handles one sequence at a time."""
 
 import numpy as np
 import triton_python_backend_utils as pb

@@ -1,4 +1,4 @@
-"""Fails every inference: with the kind of TritonError that INPUT0 names, or else an exception."""
+"""Fails every inference, with the kind of TritonError that INPUT0 names or another exception."""
 
 import triton_python_backend_utils as pb
 
