@@ -12,9 +12,8 @@ keeps no decoded tensors.
 message on the event loop; no other exception escapes.
 
 *Rule 2.* The result of ``parse_request`` obeys Rule 1 of ``core.tensor``; ``validate`` rejects
-exactly the requests that ``parse_request`` rejects. The exception: if only ``parse_request`` needs
-the model's metadata, ``validate`` accepts requests that contradict the metadata, and the server
-rejects them.
+exactly the requests that ``parse_request`` rejects. But if only ``parse_request`` needs the model's
+metadata, ``validate`` leaves the comparison with the metadata to the server.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Envelopes: codecs for the inference APIs of cloud platforms, MLflow and OpenAI.
 
-The gateway serves these APIs to clients; backends do not use them. ``sagemaker`` and ``vertex``
-carry V2 REST bodies and inherit from ``v2_envelope.V2Envelope``, which passes a request to the V2
-REST codec under another path. The bodies of ``mlflow`` and Vertex AI's own bodies contain nested
-lists or tables (``rows``, ``frames``). The bodies of ``embeddings`` contain texts or tokens. A
-listener serves the envelopes that its configuration enables. Read ``sagemaker`` first, then
-``rows``.
+No backend uses these APIs. ``sagemaker`` and ``vertex`` carry V2 REST bodies and inherit from
+``v2_envelope.V2Envelope``, which passes a request to the V2 REST codec under another path. The
+bodies of ``mlflow`` and Vertex AI's own bodies contain nested lists or tables (``rows``,
+``frames``). The bodies of ``embeddings`` contain texts or tokens. A listener serves the envelopes
+that its configuration enables. Read ``sagemaker`` first, then ``rows``.
 """
 
 from __future__ import annotations

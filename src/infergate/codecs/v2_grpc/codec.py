@@ -335,9 +335,8 @@ class V2Grpc:
     ) -> RpcRequest | None:
         """Replace model and version, and drop the client's metadata.
 
-        Return None if the request asks for classes and the server is not known to support
-        classification, or if any tensor is in shared memory, because the gateway must check its
-        region.
+        Return None if the request asks for classes and the server might not support classification,
+        or if any tensor is in shared memory, because the gateway must check its region.
         """
         if isinstance(wire, _SharedMemoryRequest):
             return None
