@@ -332,7 +332,7 @@ class SupportsServerVariants(Protocol[Req_co]):
 
     def build_alternative_request(self, operation: Operation, error_kind: Kind) -> Req_co | None:
         """Return another request for a server that rejected the result of ``build_request`` with
-        ``error_kind``, or None. ``parse_response`` also parses the response to this request."""
+        ``error_kind``, or None. ``parse_response`` also parses the response to the alternative."""
 
 
 @runtime_checkable

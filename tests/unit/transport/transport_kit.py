@@ -52,7 +52,7 @@ P = ParamSpec("P")
 LOCAL = Address("127.0.0.1", 0)
 LIMITS = Limits(body=1000, headers=2000, header_count=20, connect_time=10)
 QUICK = dataclasses.replace(LIMITS, header_time=0.2, idle_body_time=0.2, keepalive_time=0.2)
-"""For tests that wait until one of these timeouts has passed."""
+"""Limits for tests that wait for a timeout."""
 
 
 class HttpEcho:
