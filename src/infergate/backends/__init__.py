@@ -5,6 +5,6 @@ The entry point is the interface ``Backend`` (``base``). For a remote backend, r
 (one message to an endpoint and back), ``attempts`` and ``hedging`` (retries), ``request_queue``
 (concurrency limit), ``endpoints`` and ``endpoint_monitor`` (load balancing, DNS, health checks),
 ``metadata_cache`` and ``profile_detection`` (facts about the server, cached by ``single_flight``).
-``in_process`` is the common part of the backends that serve the embedded models (``builtin/``) and
+``in_process`` is the base class of the backends that serve the embedded models (``builtin/``) and
 Python models (``python_model``).
 """

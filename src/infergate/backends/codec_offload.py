@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 
 class BackendCodecOffload(Generic[Req, Resp]):
-    """Writes requests and reads responses of one backend. If ``offload`` is None, the codec always
-    runs on the event loop."""
+    """Writes requests to one backend and reads its responses. If ``offload`` is None, the codec
+    always runs on the event loop."""
 
     def __init__(
         self, name: str, codec: Codec[Req, Resp], limits: Limits, offload: Offload | None

@@ -231,7 +231,7 @@ class EndpointMonitor:
 
     async def _check_one(self, handle: EndpointHandle, delay: float) -> None:
         await asyncio.sleep(delay)
-        if handle not in self._endpoints.all_handles():  # a check would reconnect to it
+        if handle not in self._endpoints.all_handles():  # removed: a check would reconnect
             return
         is_healthy = await self._run_check(handle)
         if is_healthy is not None:

@@ -56,12 +56,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """Times in seconds. ``request`` is the timeout of a list request, and of the wait for the
-    connection of a watch. The client requests a watch of a random duration, from ``watch`` to twice
-    ``watch``. If the API server has not ended the watch ``grace`` later, the connection is dead,
-    and the client ends the watch. Delays between attempts grow from ``min_delay`` to ``max_delay``.
-    They start again at ``min_delay`` after an attempt that has lasted for ``progress`` or has
-    received an event. Changes that arrive within ``merge`` are published together."""
+    """Times in seconds. ``request`` is the timeout of a list request, and of connecting a watch.
+    The client requests a watch of a random duration, from ``watch`` to twice ``watch``. If the API
+    server has not ended the watch ``grace`` after this duration, the connection is dead, and the
+    client ends the watch. Delays between attempts grow from ``min_delay`` to ``max_delay``. They
+    start again at ``min_delay`` after an attempt that has lasted for ``progress`` or has received
+    an event. Changes that arrive within ``merge`` are published together."""
 
     request: float = 10.0
     watch: float = 120.0

@@ -1,4 +1,4 @@
-"""The EndpointSlices of one Kubernetes service, and the addresses that they yield. No I/O.
+"""The EndpointSlices of one Kubernetes service, and the addresses that they yield (no I/O).
 
 A service has any number of slices, and an endpoint may appear in several of them while the control
 plane moves it. The addresses follow the rules of kube-proxy:

@@ -161,7 +161,7 @@ class Endpoints:
         members = self._cluster.members
         self._single = members[0] if len(members) == 1 else None
         self.has_several = self._single is None
-        """Whether there are several endpoints, so that a sequence must stay on one endpoint."""
+        """Whether there are several endpoints, in which case a sequence must stay on one."""
 
     # ---- choosing
 
@@ -183,8 +183,8 @@ class Endpoints:
         return self._cluster.choose_owner(sequence)
 
     def all_handles(self) -> Sequence[EndpointHandle]:
-        """Return all endpoints in order. Callers must call ``begin_attempt`` before sending to an
-        endpoint."""
+        """Return all endpoints in the order of the configuration. Callers must call
+        ``begin_attempt`` before sending to an endpoint."""
         return [handle for handles in self._handles for handle in handles]
 
     def describe_position(self, handle: EndpointHandle) -> str:

@@ -50,8 +50,7 @@ class SupportsRawMessages(Protocol):
 
     @property
     def has_several_endpoints(self) -> bool:
-        """Whether the backend has several endpoints, so that a sequence must stay on one
-        endpoint."""
+        """Whether there are several endpoints, in which case a sequence must stay on one."""
         ...
 
     def infer(

@@ -171,7 +171,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     @property
     def has_several_endpoints(self) -> bool:
-        """Whether there are several endpoints, so that a sequence must stay on one endpoint."""
+        """Whether there are several endpoints, in which case a sequence must stay on one."""
         return self._endpoints.has_several
 
     @property

@@ -1,8 +1,8 @@
 """Sends a message to an endpoint of a backend and returns the response.
 
-*Rule 1.* An exchange ends at the client's deadline or after the timeout of the route or, if the
-route has none, of the backend, whichever is earlier. Over gRPC, the remaining time is sent to the
-server.
+*Rule 1.* An exchange ends at the client's deadline or after the timeout of the route, whichever is
+earlier. Without a route timeout, the backend's applies. Over gRPC, the remaining time is sent to
+the server.
 *Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
 by default only if nothing was sent, because a request that was sent may have been executed.
 *Rule 3.* Each request for a stream of responses is a separate call. The client's deadline limits
@@ -395,9 +395,9 @@ class RequestSender(Generic[Req, Resp]):
 
     def response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
         """Return the outcome of the attempt that returned ``response``. A response that reports an
-        unavailable model is a failure only if it responds to an inference and an endpoint has
+        unavailable model is a failure only if the request is an inference and an endpoint has
         served the model before. Otherwise, the model may never have been loaded, or the client may
-        only query its readiness."""
+        only be asking whether the model is ready."""
         model = context.record.model
         is_known = model in self.endpoints.known_models
         status = self.access.response_status(response)

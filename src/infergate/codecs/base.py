@@ -12,8 +12,8 @@ keeps no decoded tensors.
 message on the event loop; no other exception escapes.
 
 *Rule 2.* The result of ``parse_request`` obeys Rule 1 of ``core.tensor``; ``validate`` rejects
-exactly the requests that ``parse_request`` rejects. If only ``parse_request`` needs the model's
-metadata, ``validate`` accepts requests that contradict the metadata; the server rejects them.
+exactly the requests that ``parse_request`` rejects. But if only ``parse_request`` needs the model's
+metadata, ``validate`` leaves the comparison with the metadata to the server.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RequestSummary:
     version: str = ""
     can_pass_through: bool = True
     """Whether the message may pass through. The value is false for requests that few servers
-    support, and for clients that may not use shared memory."""
+    support, and for clients without permission to use shared memory."""
 
 
 @record
@@ -82,7 +82,7 @@ class ParsedRequest:
     operation: Operation
     response_options: Any = None
     wants_stream: bool = False
-    """Whether the client of an inference over HTTP wants all responses in one body."""
+    """HTTP: whether the client wants all responses to an inference in one body."""
     single_response_error: str = ""
     """The error text for an inference that must have exactly one response but has no response or
     several."""
@@ -139,8 +139,8 @@ class Profile:
     has_infer_stream: bool = False
     """V2 REST: ``infer_stream`` returns all responses to an inference."""
     reports_decoupled: bool = False
-    """V2: every model's configuration states whether the model is decoupled. Inferences of a model
-    that is not decoupled are sent as unary requests, which report error codes."""
+    """V2: every model's configuration states whether the model is decoupled. Inferences for other
+    models are sent as unary requests, because unary responses have error codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ class Codec(Protocol[Req, Resp]):
     capabilities: Capabilities
     needs_profile: bool
     """Whether the gateway must detect the backend's :class:`Profile` before it builds a request. If
-    false, an undetected profile is replaced by a generic profile, and inferences must not depend on
-    a detected profile."""
+    false, a generic profile replaces an undetected one, and inferences must not depend on the
+    profile."""
     needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streaming_methods: frozenset[str]
@@ -332,7 +332,7 @@ class SupportsServerVariants(Protocol[Req_co]):
 
     def build_alternative_request(self, operation: Operation, error_kind: Kind) -> Req_co | None:
         """Return another request for a server that rejected the result of ``build_request`` with
-        ``error_kind``, or None. ``parse_response`` also parses the response to this request."""
+        ``error_kind``, or None. ``parse_response`` also parses the response to the alternative."""
 
 
 @runtime_checkable
@@ -402,7 +402,7 @@ class CodecPlugin:
     """Minimum default of ``limits.headers``, in bytes, for a listener that serves this protocol."""
     max_response_header_bytes: int = 0
     """HTTP: the maximum length in bytes of a response header line that the protocol's own clients
-    accept, if over ``Limits.response_header``."""
+    accept, if greater than ``Limits.response_header``."""
     options_type: type | None = None
     """A pydantic model or a dataclass, which validates the options of this codec in
     ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` receives the values of the

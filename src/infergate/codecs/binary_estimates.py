@@ -29,7 +29,7 @@ class BinaryEstimates:
         raise NotImplementedError
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return 0 and the cost of writing, because tensors are not copied."""
+        """Return 0 and the cost of writing ``response``. Tensors are not copied."""
         return 0, self.response_text_bytes(response, parsed)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002

@@ -67,7 +67,7 @@ def client_message(text: str) -> str:
 
 
 def method_not_allowed(method: str, allowed: str) -> GatewayError:
-    """Return the error for a request whose path has only the methods ``allowed``."""
+    """Return the error for a request whose path allows only the methods in ``allowed``."""
     return GatewayError(
         Kind.METHOD_NOT_ALLOWED, f"method {method[:20]} is not allowed here, only {allowed}"
     )

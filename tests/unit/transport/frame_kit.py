@@ -43,7 +43,7 @@ class FramePeer(Peer):
         return await self.read_frame()
 
     async def reads_eof(self) -> bool:
-        """Return whether the server closes the connection without another byte; close this side."""
+        """Return whether the server sends nothing more and closes its side; close this side."""
         is_closed = await super().reads_eof()
         await self.close()
         return is_closed

@@ -123,7 +123,7 @@ def test_optional_work_never_holds_more_than_a_quarter() -> None:
     assert (admission.optional_bytes, admission.bytes) == (20, 20)
     with pytest.raises(GatewayError):
         account.detach_optional(231)
-    account.detach_optional(230)  # one large piece may fill the quarter
+    account.detach_optional(230)  # a single piece may fill the whole quarter
     other = RequestAccount(admission)
     other.admit(750)
 

@@ -1,4 +1,4 @@
-"""PINGs of clients: tritonclient with KeepAliveOptions stays connected; a flood disconnects."""
+"""PINGs of clients: KeepAliveOptions of tritonclient are accepted; a flood ends the connection."""
 
 import asyncio
 import dataclasses

@@ -174,7 +174,7 @@ async def test_responses_continue_after_a_window_setting(connect: Connect) -> No
 
 
 async def test_a_stalled_client_is_disconnected(connect: Connect) -> None:
-    """The client has maximum windows, and does not read a hundred responses of 900 KB."""
+    """The client announces maximum windows, but does not read the responses of 900 KB."""
     limits = dataclasses.replace(QUICK, keepalive_time=60, idle_body_time=0.5)
     start = frames.PREFACE + settings([(4, 2**31 - 1)]) + frames.window_update(0, 2**30)
     harness, peer = await connect(limits, start)

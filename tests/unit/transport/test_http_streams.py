@@ -270,7 +270,7 @@ async def test_the_memory_of_events_is_counted(engine: Engine, size: int) -> Non
 
 
 async def test_the_memory_of_a_response_without_events_is_counted(engine: Engine) -> None:
-    """The read that exceeds the memory may also contain the end of the response."""
+    """The read that exceeds the budget may also contain the end of the response."""
     response = b"HTTP/1.1 200 OK\r\nContent-Length: 150000\r\n\r\n" + bytes(150_000)
     upstream = engine.http_upstream(dataclasses.replace(LIMITS, body=1_000_000))
     async with fake_backend(responding(response)) as fake, asyncio.timeout(10):

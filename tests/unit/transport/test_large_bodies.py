@@ -1,4 +1,4 @@
-"""The memory of long bodies, which are received into one buffer each."""
+"""The memory of long bodies, each of which is received into its own buffer."""
 
 import asyncio
 import weakref

@@ -31,7 +31,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 SendRequest = Callable[[Endpoint], Awaitable[bytes]]
 Client = Callable[[], AbstractAsyncContextManager[SendRequest]]
 Serve = Callable[[str], AbstractAsyncContextManager[Endpoint]]
-"""Start a server with the certificate of the given name."""
+"""Starts a server with the certificate of the given name."""
 Trust = Callable[[Path], None]
 
 

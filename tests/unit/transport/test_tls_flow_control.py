@@ -113,8 +113,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 async def test_the_app_is_resumed_when_the_client_has_read(
     authority: Authority, excess: int, step: int
 ) -> None:
-    """The end of a response, ``excess`` KiB after the last whole piece, is in the socket's buffer,
-    so that the socket neither pauses nor resumes again."""
+    """The last ``excess`` KiB of the response fit into the socket's buffer, so that the socket
+    neither pauses nor resumes again."""
     connection = Connection(authority)
     data = bytes(range(256)) * (2 * PIECE // 256 + 4 * excess)
     connection.transport.write(data)

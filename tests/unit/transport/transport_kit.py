@@ -52,7 +52,7 @@ P = ParamSpec("P")
 LOCAL = Address("127.0.0.1", 0)
 LIMITS = Limits(body=1000, headers=2000, header_count=20, connect_time=10)
 QUICK = dataclasses.replace(LIMITS, header_time=0.2, idle_body_time=0.2, keepalive_time=0.2)
-"""For tests that wait until one of these timeouts has passed."""
+"""Limits for tests that wait for a timeout."""
 
 
 class HttpEcho:
@@ -165,7 +165,7 @@ class Peer:
         return await self.read_response()
 
     async def reads_eof(self) -> bool:
-        """Return whether the server closes the connection without another byte."""
+        """Return whether the server sends nothing more and closes the connection."""
         async with asyncio.timeout(10):
             return await self.reader.read() == b""
 
@@ -220,7 +220,7 @@ class FakeClient:
 
 @dataclasses.dataclass
 class FakeBackend:
-    """The address of a scripted backend, and the numbers of its connections."""
+    """The address of a scripted backend, and the numbers of accepted and closed connections."""
 
     endpoint: Endpoint
     connections: int = 0
@@ -230,8 +230,8 @@ class FakeBackend:
 def tried_repeatedly(
     test: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Run a test up to ten times until it passes. For tests whose slow client must stay just within
-    a timeout, which it may miss on a busy machine."""
+    """Run a test up to ten times until it passes. Use this if the test's slow client must stay just
+    within a timeout, which is not certain on a busy machine."""
 
     @functools.wraps(test)
     async def attempts(*args: P.args, **kwargs: P.kwargs) -> None:

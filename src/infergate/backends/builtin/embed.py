@@ -1,7 +1,7 @@
 """``embed``: returns a vector for each text, computed from hashed character trigrams without
 training.
 
-Texts that share many trigrams have similar vectors. This suffices for trying clients of embedding
+Texts that share many trigrams have similar vectors. This suffices to try out clients for embedding
 models: a misspelt word is close to the correct word, although a synonym is not.
 """
 

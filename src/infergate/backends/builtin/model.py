@@ -193,7 +193,7 @@ def check_outputs(
                 f"unexpected inference output '{output.name}' for model '{model}'"
             )
         if output.name in seen:
-            raise invalid_request(f"output '{output.name}' is requested twice of model '{model}'")
+            raise invalid_request(f"output '{output.name}' is requested twice from model '{model}'")
         seen.add(output.name)
         class_count(output)
 

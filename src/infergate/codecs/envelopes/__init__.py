@@ -1,6 +1,6 @@
 """Envelopes: codecs for the inference APIs of cloud platforms, MLflow and OpenAI.
 
-Only clients use these APIs. ``sagemaker`` and ``vertex`` carry V2 REST bodies and inherit from
+No backend uses these APIs. ``sagemaker`` and ``vertex`` carry V2 REST bodies and inherit from
 ``v2_envelope.V2Envelope``, which passes a request to the V2 REST codec under another path. The
 bodies of ``mlflow`` and Vertex AI's own bodies contain nested lists or tables (``rows``,
 ``frames``). The bodies of ``embeddings`` contain texts or tokens. A listener serves the envelopes

@@ -260,7 +260,7 @@ def _read_input(model: str, node: Node) -> EmbeddingRequest:
     for index, row in enumerate(rows):
         if not is_array(row) or len(row) != length:
             raise bad_request(
-                f"input[{index}] does not have {length} tokens like input[0]: lists of tokens must "
+                f"input[{index}] must have {length} tokens, like input[0]: lists of tokens must "
                 "have the same length"
             )
     data = b"".join(_read_tokens(f"input[{index}]", row, length) for index, row in enumerate(rows))

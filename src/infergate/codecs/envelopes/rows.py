@@ -1,7 +1,7 @@
 """Inferences as nested JSON lists, which MLflow and Vertex AI's own API use as bodies.
 
 *Rule 1.* The model's metadata supplies the names and the datatypes of the inputs, so a body is read
-when the metadata is known (``json_tensors.row_reader``). *Rule 2.* The response is
+only after the metadata is known (``json_tensors.row_reader``). *Rule 2.* The response is
 ``{"predictions": …}``. If all outputs have the same number of rows, ``predictions`` is a list with
 an element for each row. Otherwise it is a single element. If the model has several outputs, an
 element is an object."""

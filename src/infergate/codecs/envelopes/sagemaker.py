@@ -162,7 +162,7 @@ def _read_load(wire: HttpRequest) -> str:
     members = read_members(document, "the body", ("model_name", "url"))
     url = posixpath.normpath("/" + read_string(members.get("url", ""), "url").lstrip("/"))
     if f"{url}/".startswith(_FORBIDDEN_FOLDERS):
-        raise bad_request("url is below /dev, /proc or /sys")
+        raise bad_request("url must not be below /dev, /proc or /sys")
     model = wire.headers.get(_TARGET_MODEL_HEADER) or read_string(
         members.get("model_name", ""), "model_name"
     )

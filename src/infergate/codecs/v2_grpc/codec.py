@@ -335,7 +335,7 @@ class V2Grpc:
     ) -> RpcRequest | None:
         """Replace model and version, and drop the client's metadata.
 
-        Return None if the request asks for classes and the server may not support classification,
+        Return None if the request asks for classes and the server might not support classification,
         or if any tensor is in shared memory, because the gateway must check its region.
         """
         if isinstance(wire, _SharedMemoryRequest):
@@ -363,7 +363,7 @@ class V2Grpc:
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """Replace differing names and ids, and replace typed contents with raw contents."""
+        """Set the model, the version and the id, and replace typed contents with raw contents."""
         if wire.code:
             raise_status(wire)
         # The specification says: "If specified, this identifier must be returned". MLServer

@@ -40,8 +40,8 @@ class Method:
 
 
 def _method(name: str, operation: Any, response_type: type[Response], **fields: Any) -> Method:
-    """Return the method `name`. `fields` replace defaults, which suit requests with a model's name
-    and version, only a name, or no fields, and responses without fields."""
+    """Return the method `name`. `fields` replace the defaults, which suit requests with at most a
+    name and a version, and responses without fields."""
     request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
     defaults: dict[str, Any] = {
         "path": f"/{SERVICE}/{name}",
@@ -91,7 +91,7 @@ def _repository_method(name: str, operation: Any, *, holds_files: bool = False) 
 
 
 def _memory_methods(prefix: str, *, cuda: bool) -> tuple[Method, ...]:
-    """Return the methods of the extension for shared system memory or shared CUDA memory."""
+    """Return the methods of the extension for system shared memory or CUDA shared memory."""
     status_response = getattr(pb, f"{prefix}SharedMemoryStatusResponse")
     return (
         _method(

@@ -4,7 +4,7 @@
 function.
 
 *Rule 2.* A response is parsed only up to the end of its names, which servers usually write first.
-Names that differ are replaced in place. The tensors are not checked.
+Names that differ from the client's are replaced in place. The tensors are not checked.
 
 *Rule 3.* If the names are not at the beginning of a response, or if its JSON is not UTF-8 (Triton's
 BYTES), the response is parsed and written again.
@@ -242,8 +242,8 @@ def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | N
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Return whether the last member of the object is an array. Only ``outputs`` is an array, so
-    that member is then ``outputs``."""
+    """Return whether the last member of the object is an array, and therefore ``outputs``, the only
+    array."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
     return tail.translate(None, _WHITESPACE).endswith(b"]}")
 

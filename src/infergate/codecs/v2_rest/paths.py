@@ -185,6 +185,6 @@ def memory_path(region: str, action: str, *, cuda: bool) -> str:
 def _quote_segment(segment: str) -> str:
     if segment in (".", ".."):
         raise GatewayError(
-            Kind.UNSUPPORTED, f"a name or version may not be '{segment}' in a REST path"
+            Kind.UNSUPPORTED, f"a name or version must not be '{segment}' in a REST path"
         )
     return quote(segment, safe="", errors="replace")

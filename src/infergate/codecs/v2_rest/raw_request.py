@@ -1,9 +1,9 @@
 """Reads raw binary requests, which consist only of tensor data. The model's metadata supplies the
 name, datatype and shape of the tensor.
 
-If the first dimension and other dimensions are variable, the first dimension is the batch dimension
-and is set to 1. The length of the body determines the remaining variable dimension. BYTES data is
-one element without its length prefix. The source is the V2 binary tensor data extension."""
+If the first dimension and another dimension are variable, the first dimension is the batch
+dimension and is set to 1. The length of the body determines the remaining variable dimension. BYTES
+data is one element without its length prefix. The source is the V2 binary tensor data extension."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
 
 def _may_have_duplicates(text: bytes, members: int, document: Any) -> bool:
     """Return whether any object may have a duplicate name (Rule 2). ``members`` is the number of
-    all members, and differs from the number of colons in ``text``."""
+    all members, which must differ from the number of colons in ``text``."""
     # With escapes, a string may have colons that the text does not have.
     return b"\\" in text or text.count(b":") != members + _count_string_colons(document)
 

@@ -164,7 +164,7 @@ async def test_invalid_inputs_are_rejected(
         (requested_outputs("OUTPUT2"), "unexpected inference output 'OUTPUT2' for model 'simple'"),
         (
             requested_outputs("OUTPUT0", "OUTPUT0"),
-            "output 'OUTPUT0' is requested twice of model 'simple'",
+            "output 'OUTPUT0' is requested twice from model 'simple'",
         ),
         (
             requested_outputs("OUTPUT0", classification=0),

@@ -113,7 +113,7 @@ def test_invalid_names_in_paths_are_refused() -> None:
     refused(get("/v2/models/m/versions/%4"), "model version", "percent")
     refused(get("/v2/models/m/versions/.."), "'..'")
     for request in (InferRequest(".."), InferRequest("m", ".")):
-        with raises_kind(Kind.UNSUPPORTED, match="may not be"):
+        with raises_kind(Kind.UNSUPPORTED, match="must not be"):
             CODEC.build_request(request, TRITON)
     with pytest.raises(GatewayError, match="model name is empty"):
         CODEC.build_request(ModelReadyRequest(""), TRITON)

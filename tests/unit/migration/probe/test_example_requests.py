@@ -156,7 +156,7 @@ def test_a_sequence_begins_and_ends_with_the_request() -> None:
             model("m", inputs=tuple(tensor(f"x{n}") for n in range(1025))),
             "the model has 1025 inputs, too many for a request",
         ),
-        (model(".."), "a name or version may not be '..' in a REST path"),
+        (model(".."), "a name or version must not be '..' in a REST path"),
     ],
 )
 def test_a_model_without_an_example_has_a_reason(probed: ProbedModel, problem: str) -> None:

@@ -164,7 +164,7 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
 def parse_requests(
     data: bytes, cuts: Sequence[int], limits: Limits = LIMITS, *, both_lengths: bool = False
 ) -> tuple[list[Any], bool]:
-    """Return the parsed requests, and whether the rest was rejected. If not, the last entry is the
+    """Return the parsed requests, and whether the rest was refused. If not, the last entry is the
     reader's state."""
     reader = RequestReader(SCRATCH, limits, accept_both_lengths=both_lengths)
     requests: list[Any] = []
@@ -291,7 +291,7 @@ def test_chunks_are_parsed_as_by_aiohttp(
     data = _CHUNKED + bytes(body)
     actual, expected = parse(data, DEFAULT_LIMITS), parse_with_aiohttp(data, DEFAULT_LIMITS)
     if actual != expected and expected == "refused":
-        # This reader ignores extensions, and parses trailers only when their line is complete.
+        # This reader ignores extensions, and parses each trailer only when its line is complete.
         assert b";" in body or actual == "incomplete"
     elif actual != expected:
         assert actual == "refused"

@@ -57,7 +57,7 @@ def client() -> Http2ClientConnection:
 
 
 def sent_frames(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
-    """Return the frames to be sent as kind, flags, stream and payload."""
+    """Return the kind, flags, stream and payload of each frame to be sent."""
     written = b"".join(map(bytes, connection.take_output()))
     sent, position = [], 0
     while position < len(written):

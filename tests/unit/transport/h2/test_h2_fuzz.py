@@ -217,7 +217,7 @@ def take_data(engine: Http2Connection, events: list[object]) -> bytes:
 def read_with_h2(
     engine: Http2Connection, h2_peer: h2.connection.H2Connection, stream: int
 ) -> tuple[bytes, list[Any]]:
-    """Exchange output until the stream has ended for ``h2_peer``. Return its body and trailers."""
+    """Exchange output until the stream has ended for ``h2_peer``. Return the body and trailers."""
     body, has_ended = bytearray(), False
     trailers: list[Any] = []
     while not has_ended:

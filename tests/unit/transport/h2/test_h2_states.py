@@ -1,7 +1,7 @@
 """RFC 9113, 5.1: every kind of frame in every state of a stream, at both ends.
 
-An error of one stream ends the connection, which other requests share, only if the RFC requires it.
-Frames on closed streams are limited.
+An error of one stream ends the shared connection only if the RFC requires it. Frames on closed
+streams are limited.
 """
 
 from collections.abc import Callable

@@ -374,7 +374,7 @@ async def test_connections_without_data_are_not_counted(pair: Pair) -> None:
 
 
 def send_garbage(port: int, context: ssl.SSLContext) -> None:
-    """Send a record that cannot be decrypted on an established connection."""
+    """On an established connection, send a record that cannot be decrypted."""
     with (
         socket.create_connection(("127.0.0.1", port)) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as peer,
