@@ -57,7 +57,7 @@ class PassThrough(Generic[Req, Resp]):
         steps: Steps,
     ) -> None:
         """``translated_models`` are the models whose outputs the server cannot return in the format
-        that clients request. All routes to the backend share these names."""
+        that clients request. All routes to the backend share ``translated_models``."""
         rewrite = route.rewrite
         self._route: Final = route
         self._renames_model: Final = bool(rewrite.model)
@@ -146,8 +146,8 @@ class PassThrough(Generic[Req, Resp]):
         context: RequestContext,
         checked: Any = None,
     ) -> Resp:
-        """Check and rewrite the request, send it, and rewrite the response. A message that takes
-        too long to check is translated. ``checked`` is the second result of ``prepare_now`` if the
+        """Check and rewrite the request, send it, and rewrite the response. If the check
+        raises NeedsOffloadError, the request is translated. ``checked`` is the second result of ``prepare_now`` if the
         caller has called it."""
         offload = self.codec_offload
         if checked is None:
