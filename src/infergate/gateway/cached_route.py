@@ -183,7 +183,7 @@ class CachedRoute:
         return key_parts(request, extra, policy.ignored)
 
     def _is_first_use(self, parts: Sequence[Buffer]) -> bool:
-        """Return whether the inference bypasses the cache because it has not occurred before."""
+        """Return whether to skip the cache because the inference has not occurred before."""
         policy = self._policy
         if policy.min_uses == 1:
             return False
