@@ -41,8 +41,8 @@ class KeyRing:
         return name
 
     async def find_owner(self, secret: str, now: float) -> str | None:
-        """Return the name of the key's owner in the key file, or None if there is no file or it
-        has no such key. Call it only if ``find_owner_now`` returned None."""
+        """Return the name of the key's owner in the key file, or None if there is no file or
+        no such key. Call this method only if ``find_owner_now`` returned None."""
         return None if self._file is None else (await self._file.current(now)).find_owner(secret)
 
 

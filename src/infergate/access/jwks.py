@@ -1,8 +1,8 @@
 """The public keys of token issuers (JWK sets, RFC 7517), from a file or a URL.
 
-1. A key is used only with the algorithms of its type and curve. If it names one of them, it is
-   used only with that algorithm. A shared secret (``oct``) is never used. A token therefore cannot
-   choose how it is verified (RFC 8725, 3.1).
+1. A key is used only with the algorithms of its type and curve. A key that names one of these
+   algorithms is used only with that algorithm. A shared secret (``oct``) is never used. A
+   token therefore cannot choose how it is verified (RFC 8725, 3.1).
 2. Keys from a URL stay valid while the URL is unreachable. They are fetched again when they are
    older than the refresh interval or when a token names an unknown key, but not within
    ``FETCH_INTERVAL_SECONDS`` of the last fetch (``INITIAL_FETCH_INTERVAL_SECONDS`` while there are

@@ -1,8 +1,8 @@
 """Limits on the rate of requests and bytes. This module has no I/O; time is an argument.
 
-It uses the generic cell rate algorithm: a bucket of size ``burst`` drains at a steady rate, and is
-stored as one number, the time at which it will be empty. There is no timer and no list of past
-requests.
+The limits use the generic cell rate algorithm: a bucket of size ``burst`` drains at a steady rate,
+and is stored as one number, the time at which it will be empty. There is no timer and no list of
+past requests.
 
 1. A request is charged to all of its buckets. If any bucket is too full, nothing is charged.
 2. A request larger than a bucket passes when the bucket is empty, and overfills the bucket. Large

@@ -181,8 +181,8 @@ def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
 
 
 _Decisions = BoundedCache[tuple[int, type, str], bool]
-"""Decisions by the rules that apply, the operation and the model. The rules are bits of an integer,
-because a tuple of rules would be hashed rule by rule for each request."""
+"""Decisions, keyed by the applicable rules, the operation and the model. The rules are bits
+of an integer, because a tuple of rules would be hashed rule by rule for each request."""
 
 
 class RulePermit:

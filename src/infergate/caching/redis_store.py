@@ -79,8 +79,8 @@ class RedisStore:
         self._retry_at = 0.0
         self._is_unavailable = False
         self._epochs: Final[dict[str, int]] = {}
-        """By backend, the count of invalidations (Rule 3) when this process first used the epoch in
-        Redis or last replaced it."""
+        """The count of each backend's invalidations (Rule 3) at the time when this process first
+        used or last replaced the epoch in Redis."""
         self._writes: Final[set[asyncio.Task[None]]] = set()
         self._write_bytes = 0
 

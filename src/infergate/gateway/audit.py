@@ -1,6 +1,6 @@
 """Writes the log ``infergate.audit``. Each operation that changes the state of the gateway or of a
-backend, or reads the settings of servers, is logged in one line, even if it fails: the client, the
-operation, the backend and the outcome. Text from clients is quoted and truncated."""
+backend, or reads the settings of servers, is logged in one line with the client, the operation,
+the backend and the outcome, even if it fails. Text from clients is quoted and truncated."""
 
 from __future__ import annotations
 

@@ -54,10 +54,10 @@ _HIT, _MISS, _COLLAPSED, _BYPASS = "hit", "miss", "collapsed", "bypass"
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
     """The cache settings of a route. ``scope`` is a hash of everything in the configuration that
-    can change a response. ``backend`` is the name of the route's backend, and ``ttl`` is the
-    lifetime of a response in seconds. ``timeout`` is the backend's timeout in seconds, or None if
-    the route sets a timeout, which deadlines already include. ``ignored`` contains the names of
-    request parameters that are not part of keys. ``forwarded`` selects the headers that backends
+    can change a response. ``backend`` names the route's backend, and ``ttl`` is the lifetime of a
+    response in seconds. ``timeout`` is the backend's timeout in seconds, or None if the route has
+    its own timeout, because deadlines include the route's timeout. ``ignored`` contains the names
+    of request parameters that are not part of keys. ``forwarded`` selects the headers that backends
     receive. With ``per_identity``, clients with different identities do not share responses. With
     ``min_uses`` of 2, the cache is used for an inference from its second occurrence."""
 
@@ -183,7 +183,7 @@ class CachedRoute:
         return key_parts(request, extra, policy.ignored)
 
     def _is_first_use(self, parts: Sequence[Buffer]) -> bool:
-        """Return whether the inference occurs for the first time and must not use the cache."""
+        """Return whether to skip the cache because the inference has not occurred before."""
         policy = self._policy
         if policy.min_uses == 1:
             return False

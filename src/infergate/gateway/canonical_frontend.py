@@ -137,8 +137,8 @@ def request_size(operation: Operation) -> int:
 
 
 def _check_inputs(request: InferRequest, limits: Limits) -> None:
-    """Check the tensors of ``request``. Raises BAD_REQUEST, TOO_LARGE and, with the limits of the
-    event loop, NeedsOffloadError."""
+    """Check the tensors of ``request``. Raises BAD_REQUEST, TOO_LARGE and, if ``limits`` are
+    ``LoopLimits``, NeedsOffloadError."""
     count = max(len(request.inputs), len(request.outputs))
     if count > limits.tensors:
         text = f"there are {count} inputs or outputs; the limit is {limits.tensors}"

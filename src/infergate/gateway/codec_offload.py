@@ -59,8 +59,8 @@ class CodecOffload(Generic[Req, Resp]):
         the codec does not estimate text."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
-        """The codec's method with ``limits``. The object is created once, because the pickle of the
-        function is cached."""
+        """The codec's method with ``limits``. The partial function is created once, because its
+        pickle is cached."""
 
     def can_read_inline(self, wire: Req) -> bool:
         """Return whether the event loop may read ``wire``. Callers call this method first, so that
@@ -122,8 +122,8 @@ class CodecOffload(Generic[Req, Resp]):
     async def run_in_helper(
         self, context: RequestContext, method: Callable[..., T], *arguments: Any
     ) -> T:
-        """Run ``method(*arguments)``, a method of the codec, in a helper for the client of
-        ``context``."""
+        """Run ``method(*arguments)``, a method of the codec, in a helper. The client of
+        ``context`` is the job's client in the fair queue."""
         assert self._offload is not None
         cost = self._processed_bytes(*arguments)
         return await self._offload.run(

@@ -35,8 +35,8 @@ from infergate.routing.table import Rewrite, Route
 MAX_WAITING: Final = 512
 """Maximum number of waiting and running comparisons of all routes."""
 MAX_BYTES: Final = 256 * MIB
-"""Maximum total size of the tensors of these comparisons, in bytes. If no other comparison is
-waiting or running, a comparison may exceed this limit."""
+"""Maximum total size of the tensors of waiting and running comparisons, in bytes. If no other
+comparison is waiting or running, a comparison may exceed this limit."""
 _MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
 _MAX_BATCH_TENSORS: Final = 256

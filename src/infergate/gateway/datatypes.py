@@ -20,7 +20,7 @@ from infergate.gateway.route_binding import RouteBinding
 
 MAX_INLINE_CAST_BYTES: Final = 2 * MIB
 MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
-"""Maximum bytes of tensors that the event loop casts or classifies, in at most 15 ms."""
+"""Maximum bytes of tensors that the event loop casts or classifies. Both take at most 15 ms."""
 
 T = TypeVar("T")
 
@@ -57,8 +57,8 @@ async def _cast_if_needed(  # noqa: PLR0913, PLR0917 - the parameters of cast_un
 async def cast_substitutes_back(
     request: InferRequest, model: ModelMetadata, casts: cast.CastRules, context: RequestContext
 ) -> InferRequest:
-    """Return ``request`` with the inputs that have a substitute datatype cast back to the datatypes
-    of ``model``. ``casts`` maps each datatype to its substitute."""
+    """Return ``request`` with each input of a substitute datatype cast back to the datatype in
+    ``model``. ``casts`` maps each datatype to its substitute."""
     inputs = await _in_thread_if_large(
         request.inputs, MAX_INLINE_CAST_BYTES, cast.cast_back, request.inputs, model, casts
     )

@@ -145,7 +145,7 @@ class Frontend(Generic[Req, Resp]):
     async def respond(
         self, wire: Req, context: RequestContext, deferred: DeferredMessage | None = None
     ) -> Resp:
-        """Return the response to ``wire``, which may be an error response, and record the outcome.
+        """Return the response, or the error response, to ``wire``, and record the outcome.
         ``deferred`` is the message of ``wire`` if the message is not inflated yet."""
         record = context.record
         record.protocol = self.codec.name

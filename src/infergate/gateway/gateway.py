@@ -218,8 +218,8 @@ class RoutingGateway:
         return binding
 
     def bind_any(self, model: str, context: RequestContext) -> RouteBinding:
-        """Return the route of ``model`` for the version of the model's first route, and record it
-        in ``context``. Raises NOT_FOUND."""
+        """Return the route that serves ``model`` in the version of the model's first route, and
+        record the returned route in ``context``. Raises NOT_FOUND."""
         first = next(iter(self._table.candidates(model)), None)
         return self.bind(model, first.version if first else "", context)
 
@@ -379,8 +379,8 @@ class RoutingGateway:
         context: RequestContext,
     ) -> str:
         """Return the version for which the gateway reports its own statistics. If no version is
-        requested, the result is the highest numeric version, because perf_analyzer reads only
-        numeric versions, or 1 if no numeric version is known. Raises NOT_FOUND."""
+        requested, the result is the highest numeric version, or 1 if no numeric version is known,
+        because perf_analyzer reads only numeric versions. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:

@@ -18,7 +18,7 @@ stream may have millions of responses without data."""
 
 
 class Observation:
-    """Collects the responses to ``request`` and its error."""
+    """Collects the responses to ``request``, and the error that ends the inference."""
 
     def __init__(self, request: InferRequest, context: RequestContext, *, is_stream: bool) -> None:
         self.request: Final = request
@@ -32,7 +32,7 @@ class Observation:
         self.error: GatewayError | None = None
 
     def add(self, response: InferResponse) -> bool:
-        """Keep ``response`` of a stream. If memory is short, release all responses and return
+        """Keep ``response`` of a stream. If memory is short, drop all responses and return
         False."""
         size = _RESPONSE_BYTES + data_bytes(response.outputs)
         try:

@@ -35,7 +35,7 @@ class ExchangeObserver(Protocol):
         ...
 
     def count_lost(self) -> None:
-        """Count a selected exchange that is lost for lack of memory for its responses."""
+        """Count a selected exchange that is lost because its responses do not fit into memory."""
         ...
 
 

@@ -57,7 +57,7 @@ class PassThrough(Generic[Req, Resp]):
         steps: Steps,
     ) -> None:
         """``translated_models`` are the models whose outputs the server cannot return in the format
-        that clients request. All routes to the backend share these names."""
+        that clients request. All routes to the backend share ``translated_models``."""
         rewrite = route.rewrite
         self._route: Final = route
         self._renames_model: Final = bool(rewrite.model)
@@ -146,9 +146,9 @@ class PassThrough(Generic[Req, Resp]):
         context: RequestContext,
         checked: Any = None,
     ) -> Resp:
-        """Check and rewrite the request, send it, and rewrite the response. A message that takes
-        too long to check is translated. ``checked`` is the second result of ``prepare_now`` if the
-        caller has called it."""
+        """Check and rewrite the request, send it, and rewrite the response. If the check raises
+        NeedsOffloadError, the request is translated. ``checked`` is the second result of
+        ``prepare_now`` if the caller has called it."""
         offload = self.codec_offload
         if checked is None:
             checked = wire  # the type is Req, but mypy cannot narrow Req | PartialInferRequest[Req]
@@ -236,9 +236,9 @@ class PassThrough(Generic[Req, Resp]):
     ) -> bool:
         """Return whether to translate the request after ``error``.
 
-        If ``error`` means that the server cannot return outputs in the requested format, this
-        request and all later requests to the model are translated. A request of a sequence is not
-        translated after an error, because translation runs the model a second time."""
+        If ``error`` means that the server cannot return outputs in the requested format, all
+        later requests to the model are translated. This request is also translated, unless it
+        belongs to a sequence, because translation runs the model a second time."""
         if not isinstance(error, OutputsNeedTranslationError):
             return False
         self.translated_models[model] = None

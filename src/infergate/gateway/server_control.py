@@ -52,8 +52,8 @@ class ControlPermissions:
 
 NO_PERMISSIONS: Final = ControlPermissions()
 BindAny = Callable[[str, RequestContext], RouteBinding]
-"""Returns the binding of a model for the version of the model's first route, and records the route
-in the context. Raises NOT_FOUND."""
+"""Returns the binding that serves a model in the version of the model's first route, and records
+the binding's route in the context. Raises NOT_FOUND."""
 ModelsChanged = Callable[[str, bool], Awaitable[None]]
 """Called after an operation that loads or unloads a model, even if the operation fails. Receives
 the backend's name, and whether the operation succeeded on all endpoints. An operation that failed

@@ -388,8 +388,8 @@ async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryReg
 
 
 def _check_bounds(request: InferRequest, regions: Mapping[str, RegisteredRegion]) -> None:
-    """Raise BAD_REQUEST if a tensor's range is not within its region or does not have the size of
-    the tensor's shape. A server that reads such a range might crash."""
+    """Raise BAD_REQUEST if a tensor's range is not within its region, or if the range's size does
+    not match the tensor's shape. A server that reads such a range might crash."""
     for tensor in request.inputs:
         if tensor.shared_memory is not None:
             regions[tensor.shared_memory.region].check_bounds(tensor.shared_memory)

@@ -106,7 +106,7 @@ def _duration_statistic(count: int, seconds: float) -> Parameters:
 
 
 def merge_statistics(responses: Sequence[ModelStatistics]) -> ModelStatistics:
-    """Merge the statistics from several servers of the same models by adding counts and times."""
+    """Merge several servers' statistics of the same models by adding counts and durations."""
     merged: dict[tuple[Any, Any], Parameters] = {}
     for response in responses:
         for model in response.models:

@@ -25,7 +25,7 @@ _HELPER: Final = "helper"
 
 
 class Steps:
-    """Wraps each step of a gateway in a span of ``tracer`` when the step is created. Without
+    """Wraps the steps of a gateway, so that ``tracer`` traces each call of a step. Without
     ``tracer``, each method returns the given step, stream or ``Offload`` unchanged, so that
     untraced requests have no overhead."""
 

@@ -23,7 +23,7 @@ _ACCEPT_FAILED: Final = "socket.accept() out of system resource"
 new connections instead."""
 _TLS_FAILED: Final = "Fatal error on SSL protocol"
 _HANDLER_CLOSED: Final = "the handler is closed"
-"""The end of the error that uvloop 0.23 reports if a client aborts a connection before the TLS
+"""The end of the error text that uvloop 0.23 reports if a client aborts a connection before the TLS
 handshake. uvloop closes the socket and then writes to it once."""
 _WARNING_INTERVAL_SECONDS: Final = 10.0
 _CLIENT_SHARE: Final = 3, 4

@@ -13,7 +13,7 @@ _INTERVAL_SECONDS: Final = 0.25
 
 
 class EventLoopLagMonitor:
-    """Measures the event loop's lag until ``stop``. ``report_lag`` is called with the delay in
+    """Measures the event loop's lag until ``stop``. ``report_lag`` is called with the lag in
     seconds if a timer is late by at least ``LATE_SECONDS``."""
 
     def __init__(self, report_lag: Callable[[float], object]) -> None:

@@ -1,7 +1,7 @@
 """The listener for callers in this process.
 
 The listener has no socket, but it is a ``Server``, so in-process calls are counted and drained, and
-use a new configuration, like the requests of clients.
+use the active configuration, like the requests of clients.
 
 *Rule.* Calls run in tasks of their own, with a copy of the caller's context variables. Stopping the
 gateway cancels these tasks, but never the caller's task."""

@@ -59,7 +59,7 @@ class RecordingAdmin:
         """Perform the action of the path, and respond with the status of every process."""
         action = PATHS.get(wire.path)
         if action is None:
-            return text_response(404, f"the paths are {', '.join(PATHS)}")
+            return text_response(404, f"not found; the paths are {', '.join(PATHS)}")
         is_change = action is not RecordingAction.GET_STATUS
         methods = ("POST",) if is_change else ("GET", "HEAD")
         if wire.method not in methods:

@@ -26,8 +26,8 @@ _MEANINGS: Final = {
     "is full, or the server is overloaded.",
     Kind.NO_BACKEND: "No endpoint of the backend is available, or the server reported that it is "
     "unavailable.",
-    Kind.LOOP_DETECTED: "A client's request has passed too many gateways, because an endpoint of a "
-    "gateway leads back to a gateway.",
+    Kind.LOOP_DETECTED: "A client's request has passed too many gateways, because a backend's "
+    "endpoint leads back to a gateway.",
     Kind.TOO_MANY_HOPS: "The header 'infergate-hops', which a client or another gateway has set, "
     "says that the request has passed too many gateways.",
     Kind.CONNECT: "The backend could not be reached: it is down, its address is wrong, or the TLS "

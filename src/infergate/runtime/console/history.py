@@ -37,9 +37,9 @@ INTERVAL_SECONDS: Final = 10
 COLUMNS: Final = 360
 """The number of columns: one hour."""
 MAX_SUBJECTS: Final = 384
-"""Maximum number of routes and backends (counted together) that have a history, and the same
-maximum for endpoints. At the maximum, a new subject replaces a subject without traffic for an hour;
-if there is none, the new subject has no history."""
+"""Maximum number of routes and backends together, and of endpoints, that have a history. At
+the maximum, a new subject replaces a subject without traffic for an hour; if there is none, the new
+subject has no history."""
 HUNG_SECONDS: Final = 10.0
 """Seconds without a response after which an event reports that a worker hangs."""
 _MIN_SUBJECTS: Final = 16
@@ -135,8 +135,8 @@ class TrafficHistory:
         self._origin: float | None = None
         """The difference between the wall clock and the monotonic clock at the first sample."""
         self._clock_change = 0
-        """The change of this difference since the first sample, in seconds. It is a multiple of the
-        interval."""
+        """The shift of the wall clock against the monotonic clock since the first sample, in
+        seconds, rounded to a multiple of the interval."""
         self._last_column = 0
         self._availabilities: dict[Key, str] = {}
 

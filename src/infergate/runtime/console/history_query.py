@@ -46,7 +46,7 @@ class HistoryQuery(NamedTuple):
         minutes = min(max(int(digits), 1), _MAX_MINUTES)
         kind = _KINDS.get(frozenset(values))
         if kind is None:
-            raise ValueError("expected route, or backend, or endpoint with backend")
+            raise ValueError("expected the parameter route or backend, or endpoint with backend")
         backend = values[BACKEND] if kind == ENDPOINT else ""
         return cls(kind, values.get(kind, ""), backend, minutes)
 

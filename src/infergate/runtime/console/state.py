@@ -1,5 +1,5 @@
-"""Aggregates the traffic that processes report into the JSON of ``/console/state``. This module has
-no I/O.
+"""Aggregates the reported traffic of all processes into the JSON of ``/console/state``. This module
+has no I/O.
 
 Processes send the request counters as plain tuples, because metrics of thousands of routes would be
 expensive. They send pipeline counts and recent failures separately, and all other data as metric

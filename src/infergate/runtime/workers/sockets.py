@@ -64,7 +64,7 @@ def socket_key(name: str, address: Address) -> str:
 
 
 def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, list[int]]:
-    """Return the layout of the sockets in a message, and the descriptors to send with it."""
+    """Return the layout for a message to workers, and the descriptors to send with the message."""
     entries = [(item.address, item.descriptors) for item in listeners]
     layout = tuple((address, len(descriptors)) for address, descriptors in entries)
     return layout, [item for _, descriptors in entries for item in descriptors]

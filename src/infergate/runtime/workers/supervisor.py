@@ -82,7 +82,7 @@ _RECORDING_TIMEOUT_SECONDS: Final = 30.0
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
 """Seconds within which a worker must exit after the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
-_ALL_ENDED: Final = "all workers ended while they prepared it (log event worker_ended)"
+_ALL_ENDED: Final = "all workers ended while preparing the configuration (log event worker_ended)"
 
 
 class Supervisor:
