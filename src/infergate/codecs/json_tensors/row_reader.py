@@ -107,7 +107,8 @@ def known_datatype(tensor: TensorMetadata) -> Datatype:
     if datatype is None:
         raise GatewayError(
             Kind.UNSUPPORTED,
-            f"tensor '{tensor.name}': unknown datatype '{abbreviated(tensor.datatype)}'",
+            f"tensor '{tensor.name}': the model's metadata has the unknown datatype "
+            f"'{abbreviated(tensor.datatype)}'",
         )
     return datatype
 

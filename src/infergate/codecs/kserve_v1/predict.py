@@ -217,8 +217,14 @@ def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
 def read_predictions(
     wire: HttpResponse, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Return the outputs in a server's response. Raises BACKEND_GARBAGE, TOO_LARGE and
-    NeedsOffloadError."""
+    """Return the outputs in a server's response. Raises UNSUPPORTED for a model without declared
+    outputs, BACKEND_GARBAGE, TOO_LARGE and NeedsOffloadError."""
+    if not model.outputs:
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"the metadata of model '{model.name}' has no outputs; declare them under "
+            "models.<name>.outputs in the gateway's configuration",
+        )
     try:
         outputs = _read_outputs(bytes(join_parts(wire.body)), model, limits)
         by_name = {tensor.name: tensor for tensor in outputs}
@@ -233,11 +239,6 @@ def read_predictions(
 
 
 def _read_outputs(text: bytes, model: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    if not model.outputs:
-        raise bad_request(
-            f"the metadata of model '{model.name}' has no outputs; declare them under "
-            "models.<name>.outputs in the gateway's configuration"
-        )
     check_json_size(len(text), limits.json)
     check_loop_cost(limits, len(text), limits.json_inline)
     members = read_members(_parse(text, limits), "the body", (PREDICTIONS,))

@@ -340,9 +340,16 @@ def test_the_size_of_json_is_limited() -> None:
     assert error.kind is Kind.TOO_LARGE
 
 
+def test_a_model_without_declared_outputs_is_not_the_servers_fault() -> None:
+    wire, model = HttpResponse(200, {}, [b'{"predictions":[1]}']), ModelMetadata("m")
+    error = refused(CODEC.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS, model)
+    assert error.kind is Kind.UNSUPPORTED
+    assert "models.<name>.outputs" in error.public
+
+
 def test_unknown_datatypes_are_named() -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("x", "COMPLEX64", (-1,)),))
-    with pytest.raises(GatewayError, match="tensor 'x': unknown datatype 'COMPLEX64'"):
+    with pytest.raises(GatewayError, match=r"tensor 'x': .* unknown datatype 'COMPLEX64'"):
         parse(post(ROWS), model)
 
 

@@ -190,7 +190,7 @@ def test_a_model_without_inputs() -> None:
 
 def test_datatypes_that_are_not_canonical() -> None:
     model = replace(MODEL, inputs=(replace(X, datatype="DT_COMPLEX64"),))
-    with raises_kind(Kind.UNSUPPORTED, "tensor 'x': unknown datatype 'DT_COMPLEX64'"):
+    with raises_kind(Kind.UNSUPPORTED, "tensor 'x': .* unknown datatype 'DT_COMPLEX64'"):
         parse(post({"instances": [1]}), model=model)
 
 
