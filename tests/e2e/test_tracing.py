@@ -133,7 +133,7 @@ def test_every_worker_exports_its_spans(monkeypatch: pytest.MonkeyPatch) -> None
         with started_infergate(CONFIG + "workers: 2\n") as running:
             for _ in range(8):
                 infer(running.http)
-            # If a worker misses a scrape, its last values are reported, or it is omitted.
+            # A worker that has not reported yet is missing in the sum.
             line = 'infergate_limits{limit="in_flight"} 2048.0'
             until(lambda: line in scrape(running), "both workers report metrics", 200)
             lines = scrape(running)

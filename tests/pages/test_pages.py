@@ -34,11 +34,11 @@ QUICK_PAGES = ("README.md", "docs/tutorial.md")
 """The pages that ``make test`` runs, because newcomers follow them."""
 LANGUAGES = {COMMANDS, "text", "yaml", "json", "python"}
 PROGRAMS = {"grpcurl", "helm", "kubectl", "openssl"}
-"""Needs of a block that are met where the tool is installed."""
+"""Needs of a block that are met if the program is installed."""
 OPTIONAL_NEEDS = {
     "cluster", "docker", "gpu", "minutes", "network", "systemctl", "triton", "trtserver",
 }  # fmt: skip
-"""Needs of a block that are met only on request."""
+"""Needs of a block that are met only if INFERGATE_PAGES_MAY names them."""
 ALLOWED_NEEDS = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
 ISOLATED = (sys.executable, "-m", "pages.isolated")
 PATHS = re.compile(
@@ -143,7 +143,8 @@ IDENTITIES = {
 
 
 def complete_config(part: str) -> str:
-    """Complete a partial routes.yaml: an ``access`` section gets ``IDENTITIES``."""
+    """Return a complete routes.yaml. A part with only keys of ``access`` is that section, and gets
+    ``IDENTITIES``. A missing backend or route gets a default."""
     config = yaml.safe_load(part)
     if config.keys() <= AccessConfig.model_fields.keys():
         config = {"access": {**IDENTITIES, **config}}

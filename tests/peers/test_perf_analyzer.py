@@ -85,7 +85,7 @@ PAIRS = [
     (model, client)
     for model in MODELS
     for client in CLIENTS
-    # perf_analyzer's JSON supports neither several shapes nor output parameters unlike Triton's.
+    # With JSON, perf_analyzer supports only one shape, and only Triton's parameters of outputs.
     if client != "http-json" or model.startswith(("embedded", "triton"))
 ]
 

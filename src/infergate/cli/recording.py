@@ -1,4 +1,4 @@
-"""``infergate record``: controls the recording of a running gateway, and lists recording files."""
+"""``infergate record``: controls recording in a running gateway, and prints recording files."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ _WRITE_INTERVAL_SECONDS: Final = 0.2
 """Seconds between two writes. Waking the thread for each line would cost more than writing the
 line."""
 _LINES_PER_WAKE_UP: Final = 256
-"""Number of waiting lines at which the thread is woken early. With a larger batch, the thread would
-hold the interpreter lock for more than a millisecond or two, and requests would have to wait."""
+"""Number of waiting lines at which the thread is woken early, so that it never has many lines to
+write at once."""
 _LINES_PER_WRITE: Final = 64
 """Number of lines that the thread formats, in about 0.3 ms, before it releases the interpreter
 lock."""

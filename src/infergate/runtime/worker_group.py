@@ -39,7 +39,7 @@ class WorkerGroup:
     response_store: Callable[[], ResponseStore] = field(
         default_factory=lambda: functools.cache(LocalStore)
     )
-    """Returns the memory of the response cache, which is created on the first call."""
+    """Returns the store of the response cache. The first call creates the store."""
     recent_requests: RecentRequests = field(default_factory=RecentRequests)
     console_source: ConsoleSource | None = None
     """The console's data source for all processes."""

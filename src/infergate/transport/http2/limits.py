@@ -20,8 +20,8 @@ the frame is complete."""
 HEADER_BLOCK_FACTOR: Final = 4
 """The maximum size of a header block as a multiple of the header limit. A call whose block exceeds
 the header limit is refused with an error. A block larger than this maximum is skipped and its
-stream is reset. If the peer has not acknowledged the SETTINGS, it may use the dynamic table, and
-the connection ends instead."""
+stream is reset. Until the peer has acknowledged the SETTINGS, a block may change the dynamic table
+of HPACK and cannot be skipped, so the connection ends."""
 MAX_CONTINUATIONS: Final = 32  # CONTINUATION frames per header block
 MAX_SETTINGS: Final = 64  # settings per SETTINGS frame
 MAX_GOAWAY: Final = 16 * KIB  # the longest GOAWAY frame, in bytes
