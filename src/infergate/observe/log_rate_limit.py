@@ -26,5 +26,5 @@ class LogRateLimit(logging.Filter):
             return True
         left_out = self._sampler.count_left_out(record.name, str(record.msg), record.created)
         if left_out:
-            record.msg = f"{record.msg} ({left_out} similar lines left out before)"
+            record.msg = f"{record.msg} ({left_out} similar lines were dropped before this line)"
         return left_out is not None

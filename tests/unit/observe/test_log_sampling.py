@@ -69,7 +69,7 @@ def test_repeated_lines_within_a_second_are_sampled() -> None:
     logged = [rate_limit.filter(record("failed: %s", 1.0)) for _ in range(5)]
     assert logged == [True] * 2 + [False] * 3
     assert rate_limit.filter(record("something else: %s", 1.5))
-    for created, suffix in ((2.0, " (3 similar lines left out before)"), (3.0, "")):
+    for created, suffix in ((2.0, " (3 similar lines were dropped before this line)"), (3.0, "")):
         entry = record("failed: %s", created)
         assert rate_limit.filter(entry)
         assert entry.getMessage() == f"failed: {created}{suffix}"
