@@ -1,4 +1,4 @@
-"""A client of a running gateway's admin listener."""
+"""A client for a running gateway's admin listener."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AdminQueryError(Exception):
 def parse_admin_url(text: str) -> str:
     """Normalize the URL of an admin listener, or ``host:port``. Raises ValueError."""
     if "@" in text:
-        raise ValueError(f"a user or password is not supported here; the key is in {KEY_VARIABLE}")
+        raise ValueError(f"a user or password is not supported here; set the key in {KEY_VARIABLE}")
     url = urlsplit(text if "://" in text else f"http://{text}")
     if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
         raise ValueError(f"expected a URL like http://127.0.0.1:8002, got '{text}'")

@@ -47,7 +47,7 @@ def generate_package(kind: str, name: str, directory: Path) -> list[Path]:
     """Write the package of a plug-in of ``kind`` into the new folder ``directory / name``, and
     return its files. Raises PackageError and OSError."""
     if kind not in KINDS:
-        raise PackageError(f"'{kind}' is not a kind of plug-in; expected {', '.join(KINDS)}")
+        raise PackageError(f"unknown kind of plug-in '{kind}'; expected one of: {', '.join(KINDS)}")
     group, target = KINDS[kind]
     values = {"name": name, "module": _module_name(name), "class": _class_name(name)}
     values |= {"group": group, "object": _fill_in(target, values)}

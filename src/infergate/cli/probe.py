@@ -129,7 +129,7 @@ def _print_and_write(
     else:
         _print_text(arguments, old, new, examples)
         if routes is not None and not problem:
-            print(f"{arguments.write}: written; serve it: infergate --config {arguments.write}")
+            print(f"{arguments.write} was written; next: infergate --config {arguments.write}")
     if problem:
         print(f"infergate probe: {problem}", file=sys.stderr)
     failed = problem or any(item.problem for item in (*old.targets, *new.targets))

@@ -24,7 +24,7 @@ _NO_RECORDING: Final = (
 
 
 def run(arguments: Arguments) -> int:
-    """Run the action that the first operand names; the other operands are the files of SHOW. Return
+    """Run the action that the first operand names; the other operands are files for SHOW. Return
     the exit code: 1 if a file is damaged or cannot be read or if recording has stopped because of a
     problem, and 2 for invalid operands. Raises AdminQueryError."""
     action, *files = arguments.operands

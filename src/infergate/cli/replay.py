@@ -161,7 +161,7 @@ async def _replay(arguments: Arguments, options: ReplayOptions) -> ReplayResult:
 async def _metadata(arguments: Arguments, target: ReplayTarget) -> ModelMetadata:
     protocol = arguments.protocol or ""
     if arguments.to and not protocol:
-        _fail("a file of perf_analyzer needs --protocol")
+        _fail("a perf_analyzer file needs --protocol")
     return await describe_model(target, arguments.model, protocol)
 
 

@@ -53,7 +53,7 @@ def _find(request_id: str, admin: str) -> list[Json]:
         samples = [*history.get("failed", ()), *history.get("slowest", ()), *samples]
     requests = {
         (sample["time"], sample.get("worker")): sample
-        # Reversed, so that the samples of the history, which have more fields, replace the others.
+        # The samples of the history have more fields, so they come last and take precedence.
         for sample in reversed(samples)
         if sample.get("request_id") == request_id
     }

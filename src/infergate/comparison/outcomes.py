@@ -140,8 +140,8 @@ def _describe(tensor: Tensor | None) -> str:
 
 
 def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Comparison:
-    """Return ``comparison`` with hidden element values in the entry OTHER and in the outputs whose
-    names ``hides`` selects."""
+    """Return ``comparison``, with the element values hidden in the entry OTHER and in the outputs
+    whose names ``hides`` selects."""
     outputs = [
         _with_elements(each, expected=HIDDEN, actual=HIDDEN)
         if each.name == OTHER or hides(each.name)

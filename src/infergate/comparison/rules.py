@@ -40,7 +40,7 @@ DEFAULT_TOLERANCES: Final[Mapping[Datatype, Tolerance]] = {
     # The mantissa of BF16 has 3 bits fewer than the mantissa of FP16.
     Datatype.BF16: Tolerance(8e-3, 8e-2),
 }
-"""The tolerances that apply unless the route or the rule of an output sets others. FP64 has the
+"""The tolerances that apply unless the route or an output's rule sets a tolerance. FP64 has the
 tolerance of FP32, because servers often compute in FP32."""
 
 

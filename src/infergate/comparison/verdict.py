@@ -72,7 +72,7 @@ class DifferenceCounts:
         return self.differing / self.compared if self.compared else 0.0
 
     def add(self, distance: float | None) -> None:
-        """Count a comparison; ``distance`` is None if it found no difference."""
+        """Count a comparison; ``distance`` is None if there is no difference."""
         self.compared += 1
         if distance is not None:
             self.distances[bin_of(distance)] += 1

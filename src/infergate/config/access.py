@@ -399,7 +399,7 @@ class AccessConfig(Section):
 
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
-    """Yield the mistakes in ``access`` that no single section can detect."""
+    """Yield the errors in ``access`` that its schema cannot detect."""
     checks = (_packages, _issuers, _keys, _rules, _shares)
     for path, message in chain.from_iterable(check(access) for check in checks):
         yield ("access", *path), message
@@ -462,7 +462,7 @@ def _identity_problem(who: str, access: AccessConfig) -> str | None:
         return None
     if not is_glob(who):
         if not who.startswith(_PREFIXES):
-            return f"'{who}' must be 'anonymous' or begin with {', '.join(_PREFIXES)}"
+            return f"'{who}' must be 'anonymous' or begin with one of {', '.join(_PREFIXES)}"
         names = [rules.KEY_PREFIX + key.name for key in access.keys]
         if who.startswith(rules.KEY_PREFIX) and access.keys_file is None and who not in names:
             return f"there is no key with this name{suggestion(who, names)}"

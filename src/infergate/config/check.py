@@ -216,7 +216,7 @@ def _contradictions(route: RouteConfig) -> Iterator[Finding]:
             problem = "cache requires 'idempotent: true', since it skips repeated inferences"
             yield ("cache",), problem
     if route.cache is not None and route.split:
-        problem = "clients of one target would get the responses of another"
+        problem = "a client could get the response of another target"
         yield ("cache",), f"cache cannot be combined with split: {problem}"
     total = sum(target.percent for target in route.split)
     if total > 100:

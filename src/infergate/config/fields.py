@@ -103,8 +103,8 @@ class YamlValue(GroupedMetadata):
     """The parser, the serializer and the JSON schema of a value in routes.yaml.
 
     ``parse`` raises ValueError with a message for the operator. ``write`` returns a text that
-    ``parse`` accepts; by default, the value is written unchanged. ``format`` and ``schema`` are
-    keys of the JSON schema."""
+    ``parse`` accepts; by default, the value is written unchanged. ``format`` and ``schema`` go
+    into the JSON schema."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Parses the class labels of an output, which routes.yaml or a text file contains."""
+"""Parses the class labels of an output from routes.yaml or a text file."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ class AdditionalListener(SocketListenerConfig):
         kinds = protocols.transport_kinds()
         for name in self.protocols:
             if kinds[name] is None:
-                raise ValueError(f"clients cannot speak '{name}'")
+                raise ValueError(f"'{name}' runs inside infergate; no listener can serve it")
             if self.protocols.count(name) > 1:
                 raise ValueError(f"'{name}' is listed twice")
             if kinds[name] is not kinds[self.protocols[0]]:
@@ -346,4 +346,4 @@ class Listeners(Section):
 
 
 FRONTEND_LISTENERS: Final = ("http", "grpc")
-"""The listeners for inference requests that are on by default."""
+"""The inference listeners that are enabled by default."""

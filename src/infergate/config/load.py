@@ -33,8 +33,8 @@ def load(
 ) -> Config:
     """Return the configuration in the file ``path``.
 
-    ``files`` records the configuration file and the label files. Without ``needs_listener``, no
-    listener has to be enabled. Raises ConfigError with all errors."""
+    ``files`` records the configuration file and the label files. ``needs_listener`` requires an
+    enabled listener. Raises ConfigError with all errors."""
     files = files or TrackedFiles()
     try:
         text = files.read(path).decode("utf-8-sig")
@@ -68,8 +68,8 @@ def from_mapping(data: Mapping[str, Any], folder: Path, *, needs_listener: bool 
     """Return the configuration in ``data``, which has the keys of routes.yaml, with its warnings.
 
     Values are taken literally: environment variables are not substituted. ``folder`` is the base
-    of relative paths. Without ``needs_listener``, no listener has to be enabled. Raises ConfigError
-    with all errors."""
+    of relative paths. ``needs_listener`` requires an enabled listener. Raises ConfigError with all
+    errors."""
     document = source.from_data(data, _MAPPING)
     return _config(document, folder, TrackedFiles(), needs_listener=needs_listener)
 

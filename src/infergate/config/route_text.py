@@ -56,8 +56,8 @@ def _retry_and_cache_policies(route: RouteConfig) -> Iterator[str]:
 
 
 def endpoints_text(backend: BackendConfig) -> str:
-    """Return the display names of the endpoints, with the weights that are not 1 and the source of
-    watched addresses, or ``-`` without endpoints."""
+    """Return the display names of the endpoints, with weights other than 1 and a note on watched
+    EndpointSlices, or ``-`` without endpoints."""
     names = zip(backend.endpoints, display_names(backend.endpoints), strict=True)
     texts = [name if url.weight == 1 else f"{name} (weight {url.weight})" for url, name in names]
     if backend.kubernetes is not None:

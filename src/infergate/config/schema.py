@@ -456,8 +456,8 @@ class Config(Section):
     @classmethod
     def default(cls) -> Self:
         """Return the configuration of the embedded demo: all models of the builtin backend, on the
-        default ports, which only this machine can reach. Console actions are enabled, because the
-        demo has no other servers."""
+        default ports, which only this machine can reach. Console actions are enabled, because they
+        cannot reach other servers."""
         return cls.model_validate(
             {
                 "backends": {"demo": {"protocol": protocols.BUILTIN}},

@@ -197,7 +197,7 @@ def parse_hedge(value: Any) -> HedgePolicy:
             f"expected a duration like 50ms or a percentile like p95, got {describe_value(value)}"
         ) from None
     if not after:
-        raise ValueError("must be more than 0: every request would be sent twice")
+        raise ValueError("must be more than 0; with 0, every request would be sent twice")
     return HedgePolicy(after)
 
 

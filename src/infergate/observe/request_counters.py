@@ -46,7 +46,7 @@ class RequestFlow(NamedTuple):
     bytes_in: int
     bytes_out: int
     listed_since: float = 0.0
-    """The wall-clock time since which ``flows`` lists the flow, or 0 if no call omitted the flow.
+    """The wall-clock time since which ``flows`` lists the flow, or 0 if every call listed it.
     Between two snapshots with different values, the increase of the counters is unknown."""
 
 
@@ -95,7 +95,7 @@ class _Series:
 
 
 def _urgency(outcomes: dict[str, int]) -> tuple[int, int]:
-    """Return the number of failures without client errors, and the number of requests."""
+    """Return the number of failures, excluding client errors, and the number of requests."""
     total = sum(outcomes.values())
     return total - outcomes.get("ok", 0) - int(client_errors(outcomes)), total
 

@@ -17,9 +17,9 @@ class TensorTransform(Plugin, abc.ABC):
 
     The model's metadata is transformed too, so that clients see the names, datatypes and shapes
     that the route expects and returns. The methods for metadata must return immediately. All
-    methods may raise GatewayError. If ``apply`` raises it, its kind selects the status, and clients
-    see its public text. If a method for metadata raises it, the kind is ignored, and the text
-    follows the name of a tensor.
+    methods may raise GatewayError. For an error from ``apply``, the kind selects the status, and
+    clients see the public text. For an error from a method for metadata, the kind is ignored, and
+    the message is the name of a tensor and the public text.
     """
 
     @property

@@ -148,7 +148,7 @@ class DecodeImage(TensorStep):
             if max(total, resampled) > self.max_pixels:
                 subject = f"element {index}: an image of {header.width} x {header.height} pixels"
                 limit = (
-                    f"the limit for the sum of all images and for a resized image is "
+                    "the limit on pixels of all images together, and of a resized image, is "
                     f"{self.max_pixels}"
                 )
                 raise TransformError(self.tensor, f"{subject}; {limit} (max_pixels)")

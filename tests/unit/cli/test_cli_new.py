@@ -56,7 +56,7 @@ def test_the_entry_point_names_an_object_of_the_package(
         (
             "route",
             "x",
-            "'route' is not a kind of plug-in; expected codec, backend, hook, transform",
+            "unknown kind of plug-in 'route'; expected one of: codec, backend, hook, transform",
         ),
         ("hook", "../x", "is not a valid name"),
         ("hook", "x" * 41, "is not a valid name"),

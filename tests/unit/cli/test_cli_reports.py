@@ -160,7 +160,7 @@ def test_a_password_in_a_url_is_not_repeated(url: str, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         main(["health", "--admin", url])
     text = capsys.readouterr().err
-    assert "the key is in INFERGATE_ADMIN_KEY" in text
+    assert "set the key in INFERGATE_ADMIN_KEY" in text
     assert "hunter2" not in text
 
 

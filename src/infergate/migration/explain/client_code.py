@@ -230,7 +230,7 @@ def _tensorflow_serving(inference: ClientInference) -> str:
 def _tensorrtserver(inference: ClientInference) -> str:
     request, addresses = inference.request, inference.addresses
     if addresses.http_url().startswith("https"):
-        raise NoClientCodeError("tensorrtserver has no TLS")
+        raise NoClientCodeError("tensorrtserver does not support TLS")
     _refuse(request.inputs, {Datatype.BF16}, "tensorrtserver")
     metadata = inference.metadata
     names = {output.name: output.parameters.get(CLASSIFICATION) for output in request.outputs}

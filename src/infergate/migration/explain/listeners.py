@@ -72,8 +72,8 @@ def _codecs(config: Config, listener: str) -> Mapping[str, tuple[Codec[Any, Any]
 
 
 def client_addresses(config: Config, request: ClientRequest) -> ClientAddresses:
-    """Return an address for each transport: for the transport of ``request``, the address to which
-    it was sent, if known; otherwise, the address of the first TCP listener for several models."""
+    """Return an address for each transport: the address of the first TCP listener for several
+    models. If the destination of ``request`` is known, it takes precedence for its transport."""
     shared, addresses = _shared(config), compiled.addresses(config)
     by_kind: dict[TransportKind, tuple[str, bool]] = {}
     for name, kind in shared.items():

@@ -29,7 +29,7 @@ def request_steps(
         if rewrite.version:
             yield f"rewrite.version: version '{client.version}' becomes '{sent.version}'"
         elif not sent.version:
-            yield f"version '{client.version}' is dropped, because {protocol} does not carry it"
+            yield f"version '{client.version}' is not sent, because {protocol} does not carry it"
     if len(client.inputs) == len(sent.inputs):
         for before, after in _pair_inputs(client.inputs, sent.inputs, rewrite):
             yield from _input_steps(before, after, rewrite, protocol)

@@ -1,8 +1,8 @@
 """Identifies servers by their responses in each protocol (docs/decisions/0060).
 
-*Rule.* A protocol counts as detected only after a response that no server without this protocol
-would send. A web server that answers every path with JSON must not match any protocol. No inference
-is sent, and nothing on the server is changed."""
+*Rule.* A protocol counts as detected only after a response that is specific to this protocol. A web
+server that answers every path with JSON must not match any protocol. No inference is sent, and
+nothing on the server is changed."""
 
 from __future__ import annotations
 

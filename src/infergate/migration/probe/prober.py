@@ -221,8 +221,8 @@ def states_of(index: ModelIndex) -> dict[str, str]:
 
 
 def _without_wrong_guesses(servers: Sequence[ProbedServer]) -> list[ProbedServer]:
-    """Remove each model that the operator named from the servers without this model, if another
-    server has it."""
+    """If a server has a model named by the operator, remove the model from the servers that do not
+    have it."""
     described = {m.name for server in servers for m in server.models if m.metadata is not None}
 
     def is_own(server: ProbedServer, model: ProbedModel) -> bool:

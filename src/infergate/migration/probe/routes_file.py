@@ -267,7 +267,7 @@ def _models(entries: Sequence[_Entry]) -> Iterator[str]:
         yield "\nmodels:  # the backends' protocols do not provide this metadata"
         yield from declared
     if unknown:
-        yield "\n# Clients of protocols other than the server's need the tensors of these models."
+        yield "\n# Clients that use a different protocol need the tensors of these models."
         yield "# Fill in the names, datatypes and shapes, and remove the '# ':"
         if not declared:
             yield "# models:"

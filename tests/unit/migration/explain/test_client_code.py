@@ -182,7 +182,7 @@ def test_tls_is_used_where_the_listener_has_it() -> None:
     assert "ssl=True" in code["tritonclient"]
     assert "ssl=True" in code["tritonclient-grpc"]
     assert "secure_channel" in code["tensorflow-serving-api"]
-    assert "no TLS" in code["tensorrtserver"]
+    assert "does not support TLS" in code["tensorrtserver"]
 
 
 def test_credentials_in_the_query_are_read_from_the_environment() -> None:

@@ -267,7 +267,7 @@ async def test_parameters_that_a_protocol_does_not_carry_are_named() -> None:
     request = encode(InferRequest("m", "2", inputs=(X,), parameters={"p": 1}), "v2-grpc")
     (target,) = (await explain_yaml(config, request)).targets
     assert "parameter 'p' is not sent, because kserve-v1 does not carry it" in target.steps
-    assert "version '2' is dropped, because kserve-v1 does not carry it" in target.steps
+    assert "version '2' is not sent, because kserve-v1 does not carry it" in target.steps
 
 
 async def test_a_message_of_the_backends_protocol_passes_through() -> None:
