@@ -266,8 +266,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def send_frames(*make: Callable[[int], bytes], wait: bool = True) -> Script:
-    """Return a script that sends frames for each call. Without ``wait``, it closes after
-    the first call."""
+    """Return a script that sends frames for each call. Without ``wait``, it closes after a call."""
 
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)
