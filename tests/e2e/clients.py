@@ -39,7 +39,7 @@ ARRAYS: dict[str, Array] = {
 
 
 class Client:
-    """A client of tritonclient, whose coroutines are run until they return."""
+    """A client of tritonclient. Calls to its coroutines block until they return."""
 
     def __init__(self, form: str, client: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.form = form

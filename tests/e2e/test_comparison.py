@@ -95,7 +95,7 @@ class Servers:
         return response.json if method == "GET" else response.body
 
     def compared(self, route: str, model: str, number: int) -> ModelSummary:
-        """Return the summary of ``model`` when it has ``number`` comparisons."""
+        """Return the summary of ``model`` once it has ``number`` comparisons."""
 
         def current() -> ModelSummary:
             summary = Summary.from_json(self.admin("GET", "/comparisons"))

@@ -167,7 +167,7 @@ class Waiting:
         *,
         waits: bool = True,
     ) -> None:
-        """Send a request, and wait until it is in the queue if it ``waits``."""
+        """Send a request. If it ``waits``, return once it is in the queue."""
         before = self.deployment.waiting(self.backend)
         header_name = {"http": "infergate-priority", "grpc": "x-urgency"}[self.backend]
         headers = {"authorization": f"Bearer {client}"} | ({header_name: header} if header else {})
@@ -178,7 +178,7 @@ class Waiting:
             until(lambda: self.deployment.waiting(self.backend) == before + 1, f"{name} waits")
 
     def finish(self) -> list[str]:
-        """Let the server respond. Return the ids of the waiting requests as they arrived."""
+        """Let the server respond. Return the ids of the waiting requests in order of arrival."""
         self.server.release(len(self.sent))
         for request in self.sent.values():
             request.result(60)

@@ -1,4 +1,4 @@
-"""Tests handwritten clients of the legacy API with infergate, which serves the models of a real
+"""Tests handwritten clients for the legacy API with infergate, which serves the models of a real
 Triton and the embedded models.
 
 ``rest.M`` is Triton's model M over V2 REST, ``grpc.M`` is the same model over V2 gRPC, and ``M`` is

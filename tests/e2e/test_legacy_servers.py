@@ -1,7 +1,7 @@
-"""Tests a real tritonclient through infergate to a legacy server, which does not support V2.
+"""Tests a real tritonclient with a legacy server, which does not support V2, behind infergate.
 
-The gateway serves two names for each of the server's models: ``http.M`` reaches M by the legacy
-HTTP API, and ``grpc.M`` reaches it by the gRPC service. The server imitates v1.15.0, which returns
+The gateway serves two names for each of the server's models: ``http.M`` reaches M over the legacy
+HTTP API, and ``grpc.M`` over the gRPC service. The server imitates v1.15.0, which returns
 outputs in another order and closes connections where v1.9.0 returns an error."""
 
 from __future__ import annotations

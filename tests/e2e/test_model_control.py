@@ -117,7 +117,7 @@ def test_a_configuration_built_from_metadata(triton_client: Client) -> None:
         assert response["name"] == model
         assert response["input"][0]["data_type"] == "TYPE_INT32"
         dims = [int(each) for each in response["input"][0]["dims"]]
-        # Without known batching, the batch dimension is part of the shape.
+        # If the batching is unknown, the batch dimension is part of the shape.
         assert dims == ([16] if model == "inside.simple" else [-1, 16])
 
 
@@ -260,7 +260,7 @@ def test_the_index_lists_routed_models(renaming_clients: dict[str, Client]) -> N
         unloaded = {**loaded, "mine-rest": state, "mine-grpc": state}
         until(
             lambda: repository_index(renaming_clients["http"]) == unloaded,
-            f"the index to be {unloaded}",
+            f"the index is {unloaded}",
         )
         assert [repository_index(each) for each in renaming_clients.values()] == [unloaded] * len(
             FORMS

@@ -1,4 +1,4 @@
-"""Tests a real tritonclient through infergate to real MLServer and KServe over both V2 protocols.
+"""Tests a real tritonclient with MLServer and KServe behind infergate, over both V2 protocols.
 
 MLServer has no binary REST. KServe rejects versions over REST, and its gRPC responses have typed
 contents. The gateway hides these differences from tritonclient."""

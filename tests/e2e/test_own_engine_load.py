@@ -224,7 +224,7 @@ def test_a_shutdown_ends_all_calls(rpc: RpcBackend) -> None:
 def test_long_messages_are_released(
     gateway: Infergate, rpc: RpcBackend, transport: str, model: str
 ) -> None:
-    """The memory grows by less than four messages after the first of nine calls."""
+    """After the first of nine calls, memory grows by less than the size of four messages."""
     size = 16 * watch.MIB
     module: Any = tritonclient.grpc if transport == "grpc" else tritonclient.http
     tensor = module.InferInput("INPUT0", [size // 4], "FP32")

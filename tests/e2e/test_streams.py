@@ -97,7 +97,7 @@ def gateway(request: pytest.FixtureRequest) -> Infergate:
 
 
 class Streaming:
-    """tritonclient with an open stream; ``next`` waits for a call of its callback."""
+    """tritonclient with an open stream; ``next`` waits for the next result or error."""
 
     def __init__(self, address: str, **options: Any) -> None:
         self.client = tc.InferenceServerClient(address)

@@ -37,7 +37,7 @@ def message_class(name: str) -> Any:
 
 
 class Server:
-    """A server of the API that records requests and returns ``x`` as ``y``."""
+    """A server for this API that records requests and returns ``x`` as ``y``."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, Any]] = []
@@ -232,7 +232,7 @@ def test_the_status_of_versions(gateway: Infergate, received: list[tuple[str, An
 
 def test_a_server_with_predict_only() -> None:
     """A declared model of a server without ModelService is ready. The error about another model
-    shows the declaration."""
+    shows how to declare it."""
     with started_server([pb.PREDICT]) as (_, address):
         config = (
             CONFIG.format(server=address)

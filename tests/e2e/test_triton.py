@@ -1,4 +1,4 @@
-"""Tests every form of tritonclient through infergate to a real Triton, over both backend protocols.
+"""Tests every form of tritonclient with a real Triton behind infergate, over both V2 protocols.
 
 One gateway serves two names for each of Triton's models: ``rest.M`` reaches M over V2 REST, and
 ``grpc.M`` reaches it over V2 gRPC. Requests from http to rest and from grpc to grpc pass through;

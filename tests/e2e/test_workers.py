@@ -127,7 +127,7 @@ async def check_console(running: Infergate, clients: list[Client]) -> None:
         assert await clients[0].send_request(request("/v2/models/identity/versions/x/infer")) == 404
         partial, latest = await asyncio.to_thread(console, running, "state", "history")
     assert partial["workers"] == {"wanted": 2, "serving": 2, "reporting": 1}
-    assert sum(latest["counts"]["client_errors"]) == COUNT + 1, "lost a stopped worker's errors"
+    assert sum(latest["counts"]["client_errors"]) == COUNT + 1, "a stopped worker's errors are lost"
     assert len(latest["missing"]) == 1
     assert state["workers"] == {"wanted": 2, "serving": 2, "reporting": 2}
     flows = [each for each in state["flows"] if each["operation"] == "infer"]

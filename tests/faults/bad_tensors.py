@@ -128,8 +128,8 @@ def put(body: bytearray, position: int, number: int) -> bytearray:
 def in_legacy(
     case: str, names: str, inputs: str, *raw: bytes, grpc: str = "", model: str = "m", **more: Any
 ) -> None:
-    """Add the case in both legacy formats. The gRPC error matches ``grpc`` if its text
-    differs."""
+    """Add the case in both legacy formats. The gRPC error matches ``grpc``, or ``names`` by
+    default."""
     in_legacy_http(case, names, inputs, *raw, model=model, **more)
     header = f'batch_size: 1 {inputs} output {{ name: "OUTPUT0" }}'
     body = old_message(model, header=header, raw=raw)
@@ -316,7 +316,7 @@ _one_raw, _one_typed = proto(tensor_content=SEVEN), proto(int_val=[7])
 
 
 def without_key(entry: Any) -> bytes:
-    """Return an entry of the map without a key. Protobuf would write the key."""
+    """Return a map entry that has no key. Protobuf would write the empty key."""
     value = PredictRequest(inputs={"": entry}).inputs[""].SerializeToString()
     return bytes([0x12, len(value) + 2, 0x12, len(value)]) + value
 
@@ -350,7 +350,7 @@ def in_lists(
     case: str, names: str, rows: str, columns: str = "", *, v1: str = "", model: str = "m"
 ) -> None:
     """Add the case in rows, and in ``columns``, which are the same lists by default. KServe's
-    error matches ``v1`` if its text differs."""
+    error matches ``v1``, or ``names`` by default."""
     for frontend in ROWS:
         text = v1 if v1 and frontend == V1 else names
         BAD[case, frontend] = Bad(text, b'{"instances": %b}' % rows.encode(), model=model)

@@ -36,7 +36,7 @@ def watched(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def counts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Check that each file reads some metric, unless docs/faults.md exempts all tests that ran."""
+    """Check that the file's tests read a metric, unless docs/faults.md exempts them all."""
     metrics = checks.metrics
     yield
     tests = [item for item in request.session.items if item.path == request.path]
@@ -52,8 +52,8 @@ def limited_gateway() -> Iterator[LimitedGateway]:
 
 @pytest.fixture
 def gateway(limited_gateway: LimitedGateway) -> Iterator[LimitedGateway]:
-    """Return the gateway. Other clients are served during a test, and no resources may be left over
-    after it."""
+    """Return the gateway. Check that it serves other clients during the test and holds no more
+    resources after it."""
     with unharmed(limited_gateway, lambda: good(limited_gateway)):
         yield limited_gateway
 
@@ -77,8 +77,8 @@ def scripted_harness() -> Iterator[Harness]:
 
 @pytest.fixture
 def harness(scripted_harness: Harness) -> Iterator[Harness]:
-    """Return the gateway, connected to its backends. Other clients are served during a test, and
-    the gateway must not hold more resources after the test than before it."""
+    """Return the gateway, connected to its backends. Check that it serves other clients during the
+    test and holds no more resources after it."""
     scripted_harness.restore()
     with unharmed(scripted_harness.gateway, scripted_harness.others):
         yield scripted_harness

@@ -1,5 +1,5 @@
-"""The most expensive known messages by name, with a row for each loop over input. ``faults.costs``
-measures them."""
+"""The most expensive known messages, at least one for each loop that runs over input.
+``faults.costs`` measures them."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def raw(model: str, data: bytes, elements: int, datatype: str = "BYTES") -> byte
 
 
 def typed(datatype: str, elements: int, contents: bytes) -> bytes:
-    """Return a request. ``contents`` is an encoded InferTensorContents, because protobuf takes
-    seconds to encode it."""
+    """Return a request. ``contents`` is an InferTensorContents, encoded by hand because protobuf
+    would take seconds."""
     tensor = pb.ModelInferRequest.InferInputTensor(
         name="INPUT0", datatype=datatype, shape=[elements]
     )
@@ -101,7 +101,7 @@ def rows(row: bytes, size: int, model: str = "texts", end: bytes = b'""') -> tup
 
 
 def columns(item: bytes, size: int) -> tuple[str, bytes]:
-    """Return the path and the body of a request of ``size`` bytes with a number, and repetitions of
+    """Return the path and the body of a request of ``size`` bytes: a number, then repetitions of
     ``item``."""
     items = (b"," + item) * ((size - 20) // (len(item) + 1))
     return "/v1/models/numbers:predict", b'{"inputs":[1%b]}' % items

@@ -1,4 +1,4 @@
-"""A gateway that measures its callbacks, and checks of what a message costs: CPU of the event loop,
+"""A gateway that measures its callbacks, and checks of a message's cost: CPU time on the event loop
 and delay of other clients.
 
 Each row of ``faults.costly.WORST`` is a message: ``posted`` over HTTP, ``called`` over gRPC,
@@ -153,7 +153,8 @@ def check_callback_time(
         if costs[-1].seconds <= max_seconds:
             return
     shortest = min(costs)
-    raise AssertionError(f"{1000 * shortest.seconds:.0f} ms of CPU in {shortest.what}")
+    taken, limit = 1000 * shortest.seconds, 1000 * max_seconds
+    raise AssertionError(f"{shortest.what} took {taken:.0f} ms of CPU; the limit is {limit:.0f} ms")
 
 
 def check_other_clients(gateway: Timed, worst: Worst, attackers: int) -> None:

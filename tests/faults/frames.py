@@ -20,7 +20,7 @@ CODEC = PLUGIN.create({})
 
 
 def raw_listener(model: str = "identity") -> tuple[str, str]:
-    """Return the section ``graphpipe`` of listeners with a raw socket for ``model``, and the
+    """Return a ``graphpipe`` section for ``listeners`` with a raw socket for ``model``, and the
     ``host:port`` of the socket."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
@@ -36,7 +36,7 @@ MODEL = ModelMetadata(
 
 
 def request_message(elements: int) -> tuple[InferRequest, bytes]:
-    """Return an inference of ``elements`` elements, and its frame."""
+    """Return an inference request with ``elements`` elements, and its frame."""
     tensor = Tensor("INPUT0", Datatype.UINT8, (elements,), bytes(elements))
     request = InferRequest("identity", inputs=(tensor,))
     body = bytes(join_parts(CODEC.build_request(request, Profile("any"), MODEL).body))

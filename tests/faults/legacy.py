@@ -1,5 +1,5 @@
 """Clients that send one inference over the V2 and legacy protocols, and scripted legacy servers
-that respond to an inference as a test specifies, and by default normally to status requests."""
+that respond to an inference as a test specifies."""
 
 from __future__ import annotations
 
@@ -170,14 +170,14 @@ def ok_response() -> bytes:
 
 
 def ok_status_response(request: bytes) -> bytes:
-    """Return the status of any model."""
+    """Return the response to a status request for any model."""
     _, _, model = request.split(b" ")[1].partition(b"?")[0].decode().rpartition("/")
     return old_response(status(model).SerializeToString())
 
 
 def old_http(infer: Action, status_response: bytes = b"") -> Script:
     """Return the script of a server that records each inference and runs ``infer``. Its response to
-    other requests is ``status_response`` or, if that is empty, the status of any model."""
+    other requests is ``status_response`` or, if that is empty, ``ok_status_response``."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:

@@ -73,7 +73,7 @@ class Connection:
         self._port = int(port)
         self._reader: asyncio.StreamReader | None = None
         self.opened = 0
-        """The number of connections that were needed."""
+        """The number of connections opened so far."""
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._reader is None:
@@ -230,7 +230,7 @@ async def call_unary(channel: Any, wire: RpcRequest) -> RpcResponse:
 
 
 def streamed(model: str, count: int, delay: int) -> bytes:
-    """Return a request of a stream over V2 gRPC."""
+    """Return the message that requests a stream of ``count`` responses over V2 gRPC."""
     codec: Any = plugins()["v2-grpc"].create({})
     return bytes(
         join_parts(codec.build_stream_request(repeating(model, count, delay), GENERIC).message)

@@ -41,7 +41,7 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @dataclass(frozen=True)
 class LimitedGateway(Infergate):
-    """A running gateway. ``raw`` is the ``host:port`` of a raw socket of the model identity."""
+    """A running gateway. ``raw`` is the ``host:port`` of a raw socket for ``identity``."""
 
     raw: str
 

@@ -1,8 +1,8 @@
 """Requests with invalid tensors in each of the four formats of V2: JSON, JSON followed by binary
 data, protobuf with raw contents, and protobuf with typed contents.
 
-Each case has the text that the error must contain. If a format cannot express a mistake, there is
-no request in this format."""
+Each case has a pattern that the error must match. It has no request in a format that cannot express
+the mistake."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class InvalidRequest:
 
 REST: dict[str, InvalidRequest] = {}
 RPC: dict[str, InvalidRequest] = {}
-"""The requests, by the name of their case and of their format."""
+"""The requests, keyed by case and format: ``an empty name, raw``."""
 
 
 # ---- JSON ------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Answer:
 
 
 class Client:
-    """A connection to ``host:port`` or ``unix:path``. Every wait ends in an error after SECONDS."""
+    """A connection to ``host:port`` or ``unix:path``. Every wait times out after SECONDS."""
 
     def __init__(self, address: str) -> None:
         if address.startswith("unix:"):
@@ -73,7 +73,7 @@ class Client:
         self.socket.close()
 
     def receive(self) -> bytes:
-        """Return the next bytes, which are empty at the end."""
+        """Return the next bytes, or no bytes at the end of the stream."""
         if self._held:
             held, self._held = self._held, b""
             return held
@@ -87,7 +87,7 @@ class Client:
         while len(data) < count:
             more = self.receive()
             if not more:
-                raise EOFError(f"{count} bytes expected, ended after {data!r}")
+                raise EOFError(f"expected {count} bytes, but the peer closed after {data!r}")
             data += more
         data, self._held = data[:count], data[count:]
         return data

@@ -33,7 +33,7 @@ from waiting import until
 
 QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
 QUICK = {"interval": "50ms", "timeout": "500ms"}
-"""Settings of health checks, whose interval is shorter than the usual five seconds."""
+"""Settings of health checks, with a shorter interval than the default of five seconds."""
 
 
 class Slowed(BuiltinBackend):
@@ -75,7 +75,7 @@ class Replica:
         self.grpc = self.running.listeners["grpc"].address.port
 
     async def kill(self) -> None:
-        """Stop immediately, and break requests in progress."""
+        """Stop immediately, and abort requests in progress."""
         running, self.running = self.running, None
         if running is not None:
             await running.stop(0)
@@ -239,8 +239,8 @@ GRPC_KEEPS = 8
 
 @asynccontextmanager
 async def as_before(engine: str, max_growth: int = 64 * MIB) -> AsyncIterator[None]:
-    """Check that the descriptors and tasks of this process are as before soon after the block, and
-    that memory grows by at most ``max_growth`` bytes."""
+    """Check that this process soon has no more descriptors and tasks than before the block, and
+    that its memory grows by at most ``max_growth`` bytes."""
     held = descriptors(os.getpid()) + (GRPC_KEEPS if engine == "compat" else 0)
     tasks = len(asyncio.all_tasks())
     with checks.watching(), limited_growth(os.getpid(), max_growth):

@@ -152,8 +152,8 @@ def good_rpc(connection: Connection, backend: Backend) -> None:
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """Return an address at which connections get no reply, because its backlog is full and Linux
-    drops further packets."""
+    """Return an address at which connections get no reply: the backlog of its listener is full, so
+    Linux drops further packets."""
     with socket.socket() as listener, ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -266,7 +266,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def send_frames(*make: Callable[[int], bytes], wait: bool = True) -> Script:
-    """Return a script that sends frames for each call. Without ``wait``, it closes after one."""
+    """Return a script that sends frames for each call. Without ``wait``, it closes after a call."""
 
     def script(connection: Connection, backend: Backend) -> None:
         server = h2.Server(connection)

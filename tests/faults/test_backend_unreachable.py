@@ -22,7 +22,7 @@ def test_a_refused_connection_is_reported(harness: Harness, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
 def test_a_silent_host_costs_no_more_than_two_connect_timeouts(harness: Harness, kind: str) -> None:
-    """The backend's connect timeout of 100 ms replaces the limit of 20 s."""
+    """The backend's connect timeout of 100 ms replaces ``limits.connect_time``, which is 20 s."""
     name = {"rest": "hole-http", "grpc": "hole-grpc"}[kind]
     began = time.monotonic()
     harness.fails(f"hole.{kind}", name, "connect")
@@ -35,8 +35,8 @@ def test_a_silent_host_costs_no_more_than_two_connect_timeouts(harness: Harness,
 async def test_a_name_is_used_as_soon_as_it_resolves(
     transport: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, a request fails without naming the host, and failed lookups are counted.
-    (test_endpoints tests a name that disappears later.)"""
+    """Until then, a request fails with an error that does not name the host, and failed lookups are
+    counted. (test_endpoints tests a name that disappears later.)"""
     names = Names(monkeypatch, **{"pods.test": []})
     async with replicas("127.0.0.1") as pods:
         url = f"{transport}://pods.test:{getattr(pods[0], transport)}"

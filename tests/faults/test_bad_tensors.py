@@ -1,5 +1,5 @@
 """Tests that the legacy, GraphPipe, TensorFlow Serving and KServe V1 frontends reject bad tensors
-before a backend receives them, in the protocol's form, and serve the next request.
+in the protocol's error format, before a backend receives them, and serve the next request.
 (test_tensor_payloads tests V2.)"""
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def harness() -> Iterator[Harness]:
         with unharmed(gateway, harness.others):
             yield harness
         wrong = sum(counted(gateway, outcome=each) for each in ("bad_request", "too_large"))
-        assert wrong == len(harness.refused), "a rejected request was not counted once"
+        assert wrong == len(harness.refused), "a rejected request was not counted exactly once"
         assert_healthy(gateway)
 
 

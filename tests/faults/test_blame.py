@@ -25,7 +25,7 @@ POISON = "x-poison"
 
 
 class ClosingProxy:
-    """A proxy in front of a replica that closes the connection if a request has a long line or
+    """A proxy in front of a replica. It closes the connection if a request has a long line or
     POISON."""
 
     def __init__(self, replica: Replica) -> None:

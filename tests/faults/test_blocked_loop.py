@@ -159,7 +159,7 @@ def test_clients_of_a_stopped_process_are_served(gateway: LimitedGateway) -> Non
 
 
 class BlockingProtocol(asyncio.Protocol):
-    """A protocol that blocks the loop while it reads, like an overly expensive message."""
+    """A protocol that blocks the loop while it reads, as an overly expensive message would."""
 
     begun = threading.Event()
 

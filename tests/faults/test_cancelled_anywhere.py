@@ -52,7 +52,7 @@ SLOW = 0.01
 
 @types.coroutine
 def cancel_at(coroutine: Coroutine[Any, Any, Any], position: int) -> Generator[Any, Any, bool]:
-    """Run ``coroutine``, and cancel the task at the await number ``position``. Return whether it
+    """Run ``coroutine``, and cancel the task at await number ``position``. Return whether it
     reached that await."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
@@ -216,7 +216,7 @@ async def count_cancellable_awaits(harness: Harness, route: str) -> int:
         before = harness.counted()
         is_reached = await cancel_one_of_two(harness, route, position, is_first=False)
         ended = harness.counted() - before
-        assert requests_per_call < ended <= 2 * requests_per_call, "a request was not counted once"
+        assert requests_per_call < ended <= 2 * requests_per_call, "a request was miscounted"
         if not is_reached:
             return position - 1
     raise AssertionError(f"the request did not end within {MAX_STEPS} awaits")
@@ -251,7 +251,7 @@ async def test_cancelling_the_first_request_leaves_nothing_behind(
         for position in range(1, MAX_STEPS):
             async with started_harness(servers, frontend, transport, "own", None) as harness:
                 is_reached = await cancel_one_of_two(harness, "translated", position, is_first=True)
-                assert 1 <= harness.counted() <= 2, "a request was not counted once"
+                assert 1 <= harness.counted() <= 2, "a request was miscounted"
             await until(
                 lambda: all(each.connections() == 0 for each in servers),
                 "all connections are closed",

@@ -28,9 +28,9 @@ from peers.support.triton import Triton
 
 LONG = 60.0
 POLLS = 20
-"""Number of metric polls within which an idle Triton begins with a request."""
+"""Number of metric polls within which an idle Triton starts to execute a request."""
 ROUNDED = 1.1
-"""gRPC sends a timeout with few digits, rounded up."""
+"""The factor by which gRPC may round up a timeout, because it sends few digits."""
 CONFIG = """
 backends:
   depot: {{protocol: v2-grpc, endpoints: ["grpc://{grpc}"], timeout: 40s}}
@@ -177,7 +177,7 @@ def http_request(model: str, *more: dict[str, Any]) -> bytes:
 
 
 def sent_request(harness: Harness, frontend: str, model: str) -> Callable[[], object]:
-    """Send a request, and return a function by which its client disconnects or cancels."""
+    """Send a request, and return a function that disconnects its client or cancels the call."""
     if frontend == "http":
         client = Client(harness.gateway.http)
         client.send(http_request(model))
@@ -299,7 +299,7 @@ def queue_a_probe(triton: Triton, direct: grpc.Channel) -> grpc.Future:
 
     while True:
         probe = direct.unary_unary(INFER).future(slow_message("slow", 0), timeout=LONG)
-        # On a busy machine, Triton may take a moment to begin with the probe itself.
+        # On a busy machine, Triton may take a moment to start the probe itself.
         until(lambda: probe.done() or stays_queued(), "the probe is queued or has ended")  # noqa: B023
         if not probe.done():
             return probe

@@ -1,6 +1,6 @@
 """Tests SIGTERM while streams are open, and a second SIGTERM. The process ends, so the common
-checks run before the end: connected clients are served, memory is limited, and no stream and no
-descriptor remains after the last stream."""
+checks run before the end: connected clients are served, memory is limited, and no descriptor
+remains open after the last stream."""
 
 from __future__ import annotations
 

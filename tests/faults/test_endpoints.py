@@ -42,7 +42,7 @@ async def test_one_endpoint_of_three_is_killed_and_restarted(transport: str, eng
                 stats = load.stats()[0]
                 assert (stats.down, stats.available) == (1, 0)
                 await load.wait_for_responses(60)
-                assert load.stats()[0].failed == stats.failed, "a request was sent while down"
+                assert load.stats()[0].failed == stats.failed, "a down endpoint got a request"
                 assert await load.metric("infergate_endpoint_addresses", 0, state="down") == 1
                 await servers[0].start()
                 await until(lambda: load.stats()[0].available == 1, "the endpoint is up again")
@@ -73,7 +73,7 @@ async def test_failures_eject_endpoints_without_health_checks(transport: str, en
                 await until(lambda: load.stats()[1].ejections >= 2, "the endpoint is ejected again")
                 await servers[1].start()
                 await until(lambda: load.stats()[1].ok > 10, "the endpoint is used again")
-            assert not load.failed, "a request failed although it was never sent to the dead server"
+            assert not load.failed, "a request failed although none was in progress at the kill"
             assert await load.metric("infergate_endpoint_ejections_total", 1) >= 2
             assert await load.metric("infergate_endpoint_checks_total", 1) == 0
 

@@ -1,6 +1,6 @@
 """Tests the limits of concurrent requests and of their bytes. Requests beyond the limits are
-rejected immediately in each protocol's form, and served later. The admin listener always
-responds."""
+rejected immediately in each protocol's error format; later requests are served. The admin listener
+always responds."""
 
 from __future__ import annotations
 

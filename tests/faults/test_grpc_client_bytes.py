@@ -97,7 +97,7 @@ def test_invalid_grpc_headers_are_rejected(
         client.send(h2.frame(h2.DATA, h2.END_STREAM, 1, h2.message(message())))
         client.socket.shutdown(1)
         client.read_to_end()
-    if ENGINE == "own" and header[0] == "content-type":  # the others end the stream without a call
+    if ENGINE == "own" and header[0] == "content-type":  # the rest end only the stream
         assert counted(gateway, outcome="bad_request") == before + 1
 
 

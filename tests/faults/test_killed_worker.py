@@ -136,7 +136,7 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
             "the supervisor has no more descriptors than before",
         )
         (new,) = {*workers(running)} - {other}
-        until(lambda: descriptors(new) <= worker_fds, "the new worker has as few descriptors")
+        until(lambda: descriptors(new) <= worker_fds, "the new worker has no more descriptors")
         until(lambda: at_rest(running), "no request is in progress")
 
         await crash_repeatedly(running, crashing)
@@ -144,8 +144,8 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
 
 
 async def kill_a_worker(running: Infergate) -> int:
-    """Kill the worker with more connections under load, and wait for its replacement. Return the
-    other worker."""
+    """Under load, kill the worker that has more connections, and wait for its replacement. Return
+    the other worker."""
     load = Load(running)
     await load.begin()
     other, killed = sorted(workers(running), key=connections)
@@ -161,7 +161,7 @@ async def kill_a_worker(running: Infergate) -> int:
     # gRPC reconnects unnoticed if no call is in progress.
     assert len(disconnected) <= lost, counters
     assert [len(each.lost) for each in load.over_http if each.lost] == [1] * lost_http, counters
-    await asyncio.to_thread(until, lambda: is_ready(running), "the replacing worker is ready")
+    await asyncio.to_thread(until, lambda: is_ready(running), "the replacement is ready")
     assert other in workers(running)
     assert metric(running, "infergate_workers") == 2
     assert metric(running, "infergate_worker_restarts_total") == 1
@@ -205,7 +205,7 @@ async def kill_the_supervisor(running: Infergate) -> None:
     host, _, port = running.http.rpartition(":")
 
     def is_free() -> bool:
-        """Return whether nothing listens. A thread may briefly outlive its process."""
+        """Return whether nothing listens on the port. A thread may briefly outlive its process."""
         with socket.socket() as other:
             return other.connect_ex((host, int(port))) == errno.ECONNREFUSED
 

@@ -61,8 +61,8 @@ def running() -> Iterator[tuple[Infergate, ProtocolClients]]:
 
 @pytest.fixture
 def gateway(running: tuple[Infergate, ProtocolClients]) -> Iterator[Infergate]:
-    """Run the gateway. Other clients are served during the test. Afterwards the gateway must use no
-    more resources than before."""
+    """Run the gateway. Check that it serves other clients during the test and holds no more
+    resources after it."""
     gateway, _ = running
     with watch.unharmed(gateway, lambda: good(gateway), max_new_descriptors=watch.HELPERS):
         yield gateway
@@ -163,7 +163,7 @@ def test_non_ascii_names_are_escaped(gateway: Infergate, name: bytes, expected: 
 
 
 def test_a_repeated_header_is_rejected(gateway: Infergate) -> None:
-    """Legacy servers use the first header. The gateway joins them, which gives two batch sizes."""
+    """Legacy servers use the first header. The gateway joins both, which gives two batch sizes."""
     head = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: {len(NUMBERS)}\r\n"
     with Client(gateway.http) as client:
         client.send((head + f"NV-InferRequest: {SIMPLE}\r\n" * 2 + "\r\n").encode() + NUMBERS)
@@ -652,7 +652,7 @@ def test_errors_and_responses_keep_their_order(rpc: grpc.Channel) -> None:
 
 
 def test_a_malformed_message_ends_the_stream(rpc: grpc.Channel) -> None:
-    """Requests that were sent before it first get their responses."""
+    """The requests before it get their responses first."""
     good = old_message("simple")
     codes, status = streamed(rpc, good, good, b"\xff", good)
     assert codes == ["SUCCESS", "SUCCESS"]

@@ -190,7 +190,7 @@ def headed(header: Any, body: bytes = BODY) -> Action:
 
 MANY_LINES = {f"A{i}": "b" for i in range(300)}
 HTTP: dict[str, tuple[str, Action]] = {
-    # The server crashes, or closes.
+    # The server crashes, or closes the connection.
     "silence": ("timeout", write(then=Connection.wait_closed)),
     "half a response, then silence": ("timeout", write(WHOLE[:-99], then=Connection.wait_closed)),
     "closed before the response": ("backend_garbage", write(then=Connection.cut)),

@@ -51,7 +51,7 @@ GZIP = "Content-Encoding: gzip"
 
 
 def chatty(connection: Connection, backend: Backend) -> None:
-    """Announce a long response, and send it except for its end."""
+    """Announce a long response, and send all but its end."""
     connection.request()
     backend.requests.append("received")
     connection.write(
@@ -61,8 +61,8 @@ def chatty(connection: Connection, backend: Backend) -> None:
 
 
 def request(count: int, datatype: str = "UINT8", *, binary: bool = False) -> bytes:
-    """Return a compressed request with ``count`` zeros, whose path is a placeholder. ``binary``
-    selects the form of the response."""
+    """Return a compressed request with ``count`` zeros, and with a placeholder for its path. With
+    ``binary``, it requests a binary response."""
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": [count],
               "parameters": {"binary_data_size": count}}  # fmt: skip
     document = json.dumps(

@@ -1,5 +1,5 @@
 """Tests reloads that fail or change the listeners, and the signals and file changes that cause
-reloads. Connected clients are served all the time."""
+reloads. Connected clients are served throughout."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.fixture
 def harness(shared: Harness) -> Iterator[Harness]:
-    """Run a gateway with the first configuration. Another client is served during the test."""
+    """Run a gateway with the first configuration. Check that it serves another client meanwhile."""
     with unharmed(shared.gateway, lambda: shared.infer("identity") == 200):
         yield shared
         shared.file.write_text(shared.first)
@@ -281,8 +281,8 @@ def started_from_file(file: Path, ports: list[int]) -> Iterator[Infergate]:
 
 
 def test_a_replaced_configmap_is_loaded(tmp_path: Path) -> None:
-    """The file is a link through ``..data``, which is a link that is replaced, as by Kubernetes'
-    kubelet."""
+    """The file is a symlink through ``..data``, another symlink, which the test replaces as the
+    kubelet does."""
     ports = free_ports(3)
     config = CONFIG.replace("watch: false", "watch: true, quiet: 50ms")
     text = "engine: own\n" + LISTENERS.format(*ports) + config

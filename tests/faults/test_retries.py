@@ -1,5 +1,5 @@
-"""Tests retries: endpoints that refuse connections, break off, decline requests or are slow beside
-a healthy endpoint, and overloaded backends.
+"""Tests retries: endpoints that refuse connections, truncate responses, decline requests or are
+slow beside a healthy endpoint, and overloaded backends.
 
 The tests run over HTTP and gRPC, with both engines. Every fault has its own two endpoints."""
 
@@ -363,7 +363,7 @@ AT_ONCE = 40
 
 @over_http_and_grpc
 def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind: str) -> None:
-    """All requests in progress break off together. Only as many are retried as the budget
+    """All requests in progress fail together. Only as many are retried as the budget
     allows, and all fail."""
     backends = (harness.faulty[f"outage-{kind}"], harness.good[f"outage-{kind}"])
     name, together = f"outage-{kind}", threading.Barrier(AT_ONCE + 1)

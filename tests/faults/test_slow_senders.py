@@ -88,7 +88,7 @@ def send_request(
         for _ in range(pieces):
             with suppress(ConnectionError):  # rejected; the response has the reason
                 client.send(bytes(size // pieces))
-            time.sleep(pause)  # this pause is the sender's rate
+            time.sleep(pause)  # this pause determines the sender's rate
         return client.answer().status
 
 

@@ -1,5 +1,5 @@
 """Tests requests with one tensor, or one dimension, more than the limit, over V2, the legacy
-protocols and GraphPipe. They are rejected in the protocol's form, and counted by the limit."""
+protocols and GraphPipe. They are counted, and rejected in the protocol's error format."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ helpers: 0
 
 
 def request_message(protocol: str, inputs: int, rank: int) -> Any:
-    """Return an inference of ``identity`` with ``inputs`` inputs, which have ``rank`` dimensions of
-    1."""
+    """Return a request for ``identity`` with ``inputs`` inputs of ``rank`` dimensions of 1."""
     tensors = tuple(
         tensor_from_array(f"INPUT{i}", Datatype.INT32, np.ones((1,) * rank, np.int32))
         for i in range(inputs)

@@ -20,7 +20,7 @@ from infergate.cli import main
 from infergate.config import check
 
 _CHEAP = 0.03
-"""CPU seconds that are cheap enough on any machine."""
+"""CPU seconds up to which a callback is cheap enough on any machine."""
 
 
 class Costliest:
@@ -45,8 +45,8 @@ def _timed(self: Any) -> None:
 
 def calibrated() -> float:
     """Return the CPU seconds of a fixed piece of work on this machine now: the median of several
-    tries. While other processes use the same caches, the best try is faster than any callback of
-    50 ms can be."""
+    tries. The minimum would be too low: while other processes use the same caches, no callback of
+    50 ms runs that fast throughout."""
     tries = []
     for _ in range(9):
         began = time.thread_time()

@@ -195,7 +195,7 @@ def refused_by(
 
 @contextmanager
 def releases_connections(gateway: Infergate, listener: str) -> Iterator[None]:
-    """Check that clients that disconnect in the block are not counted as connected soon after it.
+    """Check that, soon after the block, clients that disconnected in it are no longer counted.
     (The gRPC library does not count its connections.)"""
     name = "infergate_open_connections"
     before = metric(gateway, name, listener=listener)
@@ -258,7 +258,7 @@ def unharmed(
     with checks.watching(), limited_growth(gateway.pid, max_growth), others_unaffected(good):
         yield
     until(lambda: descriptors(gateway.pid) <= held, f"descriptors are back to {held}")
-    until(lambda: at_rest(gateway), "no requests in progress")
+    until(lambda: at_rest(gateway), "no request is in progress")
     until(lambda: resident(gateway.pid) <= memory + max_retained, f"memory is back to {memory}")
     assert alive(gateway)
 
