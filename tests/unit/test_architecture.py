@@ -18,7 +18,7 @@ import infergate
 
 ROOT = Path(infergate.__file__).parent
 MAX_FILE_LINES = 500
-"""The maximum number of lines of a file; most should be far below (aim: 300)."""
+"""The maximum number of lines of a file. Most files should have at most 300."""
 
 # The packages that a package may import besides itself. A name includes its subpackages.
 ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
@@ -175,7 +175,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "pytest_plugin": ("backends.builtin.model", "testing"),
     "__main__": ("cli",),
 }
-# The protocols of the bodies that an envelope codec carries. The codec may also import these.
+# The packages of the carried protocols, which an envelope codec may also import.
 CARRIED_PROTOCOLS: dict[str, tuple[str, ...]] = {"codecs.envelopes": ("codecs.v2_rest",)}
 # The packages that must not import the version from the package itself.
 WITHOUT_VERSION = ("core", "codecs")
@@ -195,7 +195,7 @@ TRANSPORT_IMPORTS: dict[str, tuple[str, ...]] = {
     "compat": ("base", "net", "tls", "server", "client", "http1", "grpc"),
 }
 
-# The prefixes of the only modules that may import an external module.
+# For each external module, the prefixes of the only modules that may import it.
 ONLY_IN = {
     "aiohttp": ("transport.compat.", "runtime.admin"),
     "grpc": ("transport.compat.",),
@@ -279,7 +279,7 @@ def _package(module: str) -> str:
 
 
 def _own_package(module: str) -> str:
-    """Return the package of a module, or the protocol's package if it belongs to a codec."""
+    """Return a module's package or, for a codec's module, the package of its protocol."""
     parts = module.split(".")
     return ".".join(parts[:2]) if parts[0] == "codecs" else parts[0]
 
@@ -301,14 +301,14 @@ def _forbidden(module: str, imported: str) -> str:
     if module == "core.compilation" and top == "mypy_extensions":
         return ""  # only for mypyc
     if package == "core" and top != "numpy" and top not in sys.stdlib_module_names:
-        return "core needs numpy and the standard library only"
+        return "core may import only numpy and the standard library"
     return ""
 
 
 def _forbidden_in_package(module: str, imported: str) -> str:
     package = _package(module)
     if not imported:
-        return "it has no use for the version" if package in WITHOUT_VERSION else ""
+        return f"{package} needs no version" if package in WITHOUT_VERSION else ""
     if package not in ALLOWED_IMPORTS:
         return f"package '{package}' has no rule in ALLOWED_IMPORTS"
     if package == "transport" and _package(imported) == "transport":
@@ -330,7 +330,7 @@ def _forbidden_in_transport(module: str, imported: str) -> str:
     allowed = TRANSPORT_IMPORTS[package]
     if other == package or other in allowed:
         return ""
-    return f"of transport, {package} may import {', '.join(allowed) or 'nothing'}"
+    return f"within transport, {package} may import {', '.join(allowed) or 'nothing'}"
 
 
 def _lengths(source: str) -> Iterator[str]:
@@ -395,8 +395,8 @@ SOURCES = {
 MODULES = frozenset(map(_without_init, SOURCES))
 VIOLATIONS = [
     ("core.tensor", "from infergate.codecs import base", "core may import nothing"),
-    ("core.tensor", "from infergate import __version__", "no use for the version"),
-    ("core.tensor", "import pydantic", "numpy and the standard library only"),
+    ("core.tensor", "from infergate import __version__", "core needs no version"),
+    ("core.tensor", "import pydantic", "only numpy and the standard library"),
     ("core.tensor", "def f():\n    import orjson", "line 2: imports orjson"),
     ("core.tensor", "from ..transport import base", "imports infergate.transport.base"),
     ("core.tensor", "import importlib\nimportlib.import_module('orjson')", "imports orjson"),

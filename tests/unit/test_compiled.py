@@ -1,4 +1,4 @@
-"""Tests that the modules that mypyc compiles (pyproject.toml) avoid code that mypyc does not
+"""Tests that the modules compiled by mypyc (see pyproject.toml) avoid code that mypyc does not
 support or compiles incorrectly. docs/decisions/0050-compiled-engines.md lists these traps."""
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _deleted_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterato
 
 
 def _untyped_names(tree: ast.Module) -> Iterator[str]:
-    """Yield the names imported from packages that are Any for mypy when it compiles."""
+    """Yield the imported names that have the type Any during compilation."""
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=module, names=names) if module:
@@ -228,7 +228,7 @@ def _compiled_classes() -> Iterator[ast.ClassDef]:
 def _interpreted_subclasses(bases: set[str]) -> Iterator[tuple[Path, ast.ClassDef]]:
     """Yield the classes in other modules and in tests that extend one of ``bases``."""
     compiled = {PACKAGE / f"{name}.py" for name in MODULES}
-    # parsing the few files with such a statement takes a tenth of the time of parsing all
+    # parsing only the few files with such a statement takes a tenth of the time
     subclass = re.compile(rf"^ *class \w+\([^:]*\b(?:{'|'.join(bases)})\b", re.MULTILINE)
     for folder in (PACKAGE, PROJECT / "tests"):
         for path in folder.rglob("*.py"):

@@ -49,7 +49,7 @@ class FixedKeySource:
 
 
 class Access:
-    """An authorizer, the reasons of its rejections, and the changes that it denied."""
+    """An authorizer, the reasons for its rejections, and the state changes that it denied."""
 
     def __init__(
         self, *rules: AccessRule, limits: tuple[RateLimit, ...] = (), **changed: Any
@@ -96,7 +96,7 @@ class Access:
     async def rejection_of(
         self, kind: Kind, summary: RequestSummary = INFER, **fields: Any
     ) -> GatewayError:
-        """Return the error of a request that must be rejected with ``kind``."""
+        """Authorize a request that must be rejected with ``kind``, and return the error."""
         with raises_kind(kind) as caught:
             await self.authorize(summary, **fields)
         assert SECRET not in str(vars(caught.value))

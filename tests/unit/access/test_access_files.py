@@ -77,7 +77,6 @@ async def test_an_invalid_file_keeps_the_previous_content(
 async def test_callers_share_one_read_of_a_hanging_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a shared read, concurrent callers would wait for one another's reads in sequence."""
     path = tmp_path / "f"
     path.write_text("1")
     file, gate = watched_file(path), asyncio.Event()

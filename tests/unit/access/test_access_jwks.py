@@ -221,7 +221,7 @@ async def test_requests_use_the_old_keys_during_a_refresh() -> None:
 
 
 async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
-    """If a cancelled caller ended the fetch, a client that reconnects could cause any number of
+    """If cancelling a caller ended the fetch, a reconnecting client could cause any number of
     fetches."""
     server = Server(jwks(RSA))
     server.gate = asyncio.Event()
@@ -238,7 +238,6 @@ async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
 
 @pytest.mark.parametrize("document", [jwks(RSA), CONNECTION_REFUSED])
 async def test_waiters_for_a_slow_url_get_its_response(document: Any) -> None:
-    """One fetch serves all waiting callers."""
     server = Server(document)
     server.gate = asyncio.Event()
     keys = source(server)

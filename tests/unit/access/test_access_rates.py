@@ -68,7 +68,7 @@ def test_bytes_are_counted_and_an_oversized_request_passes_alone() -> None:
     assert take(limiter, 0.0, size=60) == (RejectionReason.BYTES, pytest.approx(0.2))
     assert take(limiter, 0.0, size=40) is None
     assert take(limiter, 0.5, size=1000) == (RejectionReason.BYTES, pytest.approx(0.5))
-    assert take(limiter, 1.0, size=1000) is None  # the bucket was empty
+    assert take(limiter, 1.0, size=1000) is None  # the bucket has drained by then
     assert take(limiter, 10.0, size=1) is not None  # 1000 bytes take ten seconds
     assert take(limiter, 10.02, size=1) is None
 

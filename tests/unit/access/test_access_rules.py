@@ -1,4 +1,4 @@
-"""The permissions that rules grant, and the shares of clients."""
+"""The permissions that rules grant, and the weights and priorities that shares grant."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_model_index_needs_permission_for_any_model() -> None:
 
 
 def test_an_empty_model_name_needs_a_rule_for_all_models() -> None:
-    """The legacy API's message may omit the name, which a route for any model accepts."""
+    """A legacy request may omit the name, and a route for any model accepts the request."""
     narrow, wide = ([AccessRule(("*",), (models,))] for models in ("bert-*", "*"))
     for operation in (InferRequest, ModelMetadataRequest, ModelConfigRequest, ModelReadyRequest):
         assert not allowed(narrow, "key:a", operation, "")

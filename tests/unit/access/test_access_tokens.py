@@ -127,7 +127,7 @@ def unsigned(header: dict[str, Any], body: dict[str, Any], signature: bytes = b"
 
 
 def token_signed_with_the_public_key() -> str:
-    """Return a token for an algorithm confusion: the public key is the secret of its HMAC."""
+    """Return a token of an algorithm confusion attack: its HMAC secret is the public key."""
     header, body = {"alg": "HS256", "typ": "JWT", "kid": "1"}, claims()
     signed = unsigned(header, body)[:-1]
     mac = hmac.new(public_pem(rsa_key()), signed.encode(), hashlib.sha256).digest()

@@ -18,8 +18,8 @@ from infergate.transport.base import Endpoint
 
 
 class FakeCodec:
-    """Records operations. A response is parsed to the value of ``responses`` for the type of the
-    operation or, if there is none, to a healthy status."""
+    """Records operations. Parses each response to the value in ``responses`` for the operation's
+    type; the default is a healthy status."""
 
     name = "fake"
     needs_profile = False

@@ -150,7 +150,7 @@ async def test_a_grpc_server_without_server_ready_gets_a_health_check(
         "/inference.GRPCInferenceService/ServerReady",
         "/grpc.health.v1.Health/Check",
     ]
-    assert bytes(upstream.requests[1].message[0]) == b"", "the check is about the complete server"
+    assert bytes(upstream.requests[1].message[0]) == b"", "the check names no service"
 
 
 @pytest.mark.parametrize("code", [7, 13, 14])

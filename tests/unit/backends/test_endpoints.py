@@ -283,7 +283,7 @@ def test_the_last_endpoint_is_not_suspected() -> None:
 
 
 def test_checks_end_an_ejection_caused_by_a_check() -> None:
-    """The ejection ends even if more requests in flight fail afterwards."""
+    """The ejection ends even if further requests fail after the check that caused it."""
     group, suspects = endpoints_with_suspects()
     endpoint = group.all_handles()[0]
     break_connections(endpoint)

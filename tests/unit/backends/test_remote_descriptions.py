@@ -198,7 +198,7 @@ async def change_metadata(
 async def test_a_mismatching_request_is_checked_with_refreshed_metadata(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that becomes ready must not stay unavailable for a minute."""
+    """A model that becomes ready must not be rejected for the minute that metadata is cached."""
     codec = DescribingCodec(needs_metadata=True)
     codec.rejection_kind = kind
     codec.rejected_model = codec.responses[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
@@ -366,7 +366,7 @@ async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
 
 
 class AlternativeCodec(DescribingCodec):
-    """Has an alternative to all requests but inferences, with the result ``alternative_result``."""
+    """Has an alternative for each request except inferences; it returns ``alternative_result``."""
 
     def __init__(self) -> None:
         super().__init__(needs_metadata=True)
@@ -432,7 +432,7 @@ async def test_other_failures_are_reported_without_another_request(kind: Kind) -
 async def test_metadata_that_the_server_does_not_implement_needs_a_declaration(
     name: str, declared: str
 ) -> None:
-    """The suggested declaration has the model's name for clients."""
+    """The suggested declaration uses the model name that clients send."""
     codec, remote = codec_and_backend()
     codec.has_alternative = False
     codec.responses[ModelMetadataRequest] = error_from_server(Kind.UNSUPPORTED)

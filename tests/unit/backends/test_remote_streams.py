@@ -41,7 +41,7 @@ def response(response_id: str) -> RpcResponse:
 
 
 class Upstream:
-    """Runs the next of ``scripts`` for each stream: yields responses, raises errors, and waits for
+    """Runs the next of ``scripts`` for each stream: yields responses, raises errors, and sleeps for
     numbers of seconds. Unary calls get the response in ``descriptions`` for their method."""
 
     def __init__(

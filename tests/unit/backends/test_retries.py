@@ -133,7 +133,7 @@ class Harness:
 
 @pytest.fixture(autouse=True)
 def backoffs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the attempts before back-offs, which take no time here."""
+    """Replace ``backoff`` with a function that returns 0 and records its attempt numbers."""
     recorded: list[int] = []
 
     def backoff(attempt: int) -> float:
@@ -270,7 +270,7 @@ async def test_per_try_timeouts_are_within_the_deadline() -> None:
     assert await harness.send_request(policy, timeout=30.0) is OK
     assert harness.upstream.timeouts == [0.01, 0.01, 0.01]
     harness = Harness(OK)
-    # A clock with a large value adds 1/256 exactly, unlike 0.005.
+    # Unlike 0.005, 1/256 can be added exactly to a large clock value.
     assert await harness.send_request(policy, timeout=1 / 256) is OK
     assert harness.upstream.timeouts[0] <= 1 / 256
 

@@ -23,7 +23,7 @@ def call(seconds: float = 60.0) -> RequestContext:
 
 
 class Message:
-    """A request message that must be freed."""
+    """A request message; a weak reference shows whether it is freed."""
 
 
 class Server:

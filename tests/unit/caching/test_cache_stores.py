@@ -125,7 +125,7 @@ async def test_epochs_count_the_invalidations_of_each_backend(store: ResponseSto
 )
 @settings(max_examples=30)
 def test_processes_share_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
-    """The store may lose values, but never returns a value that differs from the dictionary."""
+    """The store may lose values, but never returns a value other than the dictionary's."""
     fd = SharedStore.create_file()
     stores = [shared(fd, 12 * BLOCK_BYTES) for _ in range(2)]
     model: dict[int, bytes] = {}

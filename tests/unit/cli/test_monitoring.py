@@ -1,4 +1,4 @@
-"""The commands that show a gateway's state, with a scripted admin listener, and ``check``."""
+"""``check``, and the commands that show a gateway's state, run against a scripted gateway."""
 
 from __future__ import annotations
 
@@ -417,7 +417,7 @@ class TerminalCommand:
         self.output = ""
 
     def read_until(self, text: str | None) -> None:
-        """Read until the output contains ``text``, or without ``text`` until the command ends."""
+        """Read until the output contains ``text``; if ``text`` is None, until the command ends."""
         while text is None or text not in self.output:
             try:
                 data = os.read(self._master, 65536)

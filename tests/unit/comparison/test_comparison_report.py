@@ -46,7 +46,7 @@ FAILURES = [
 
 
 class Page(HTMLParser):
-    """Checks that tags are balanced and collects elements, attributes and text."""
+    """Checks that tags are balanced, and collects elements, attributes and text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ def test_the_page_loads_nothing_and_has_charts() -> None:
     page = Page(text)
     assert not re.search(r"(?:src|href)\s*=\s*\"(?!#)|url\(|@import|https?:", text)
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
-    # Charts: agreement and latency of all models and of the only model, and errors of the output.
+    # Agreement and latency: two charts of all models, two of the only model. Errors: one chart.
     assert page.tags.count("svg") == 5
     assert "prefers-color-scheme: dark" in text
     anchors = {value for key, value in page.attributes if key == "id"}

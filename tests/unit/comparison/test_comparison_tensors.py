@@ -120,8 +120,8 @@ def test_the_required_atol_is_corrected_for_rounding() -> None:
 
 
 def polygraphy_passes(expected: Floats, actual: Floats, atol: float, rtol: float) -> Any:
-    """Return which elements pass Polygraphy's rule ``elemwise``. An element fails if it exceeds
-    both tolerances. NaN always fails; expected zeros are replaced by the machine epsilon."""
+    """Return which elements pass Polygraphy's rule ``elemwise``. An element fails if its error
+    exceeds both tolerances. NaN always fails; the machine epsilon replaces expected zeros."""
     with np.errstate(all="ignore"):
         absolute = np.abs(actual - expected)
         relative = absolute / np.abs(np.where(expected == 0, np.finfo(np.float64).eps, expected))
@@ -133,8 +133,8 @@ def polygraphy_passes(expected: Floats, actual: Floats, atol: float, rtol: float
 def test_every_element_that_passes_in_polygraphy_passes(
     drawn: list[Pair], atol: float, rtol: float
 ) -> None:
-    """Polygraphy accepts the larger of the two tolerances, and numpy their sum, except that
-    Polygraphy gives an expected 0 a relative tolerance."""
+    """Polygraphy accepts errors up to the larger tolerance, and numpy up to the sum of both. Only
+    Polygraphy has a relative tolerance for an expected 0, so the test omits zeros."""
     expected, actual = arrays(Datatype.FP32, drawn)
     passing = polygraphy_passes(expected, actual, atol, rtol) & (expected != 0)
     rule = OutputRule(atol=atol, rtol=rtol * (1 + 1e-15))

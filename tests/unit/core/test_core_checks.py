@@ -100,7 +100,7 @@ def test_bytes_elements_add_up_over_a_message() -> None:
 
 
 def test_counting_stops_one_element_past_the_expected_count() -> None:
-    data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # a longer walk would raise
+    data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # reading these bytes would raise
     assert count_bytes_elements("t", data, 2) == 3
 
 

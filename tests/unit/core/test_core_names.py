@@ -43,7 +43,7 @@ def test_no_name_contains_a_control_character() -> None:
     ],
 )
 def test_invalid_model_names_are_rejected(name: str, problem: str) -> None:
-    for _ in range(2):  # a refused name is not cached as accepted
+    for _ in range(2):  # a rejected name is not cached as valid
         with raises_kind(Kind.BAD_REQUEST) as caught:
             STRICT_RULE.check(name)
         assert caught.value.public == f"the model name {problem}"

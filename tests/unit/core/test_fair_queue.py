@@ -309,7 +309,7 @@ def test_of_equally_loaded_connections_the_latest_job_is_displaced() -> None:
 def test_small_jobs_displace_large_ones_of_the_same_client(
     connections: int, jobs: int, cost: int
 ) -> None:
-    """Either the bytes or the number of jobs fill the queue."""
+    """The parameters fill the queue either by bytes or by number of jobs."""
     queue = _queue()
     for number in range(connections * jobs):
         _enqueue(queue, _job("nat", f"bad{number % connections}", cost))

@@ -29,7 +29,7 @@ CONFIGS = [
 WORKER_BYTES = 100 * 2**20
 """An upper bound for the memory of an idle process."""
 STOP_SECONDS = 10
-"""Seconds in addition to the drain: 5 for the last spans or a hanging worker, and a few more."""
+"""Seconds allowed after the drain: 5 to export the last spans or stop a hanging worker, 5 spare."""
 
 Manifest = dict[str, Any]
 
@@ -220,12 +220,12 @@ def test_the_sidecar_reloads_a_config_map_with_a_fixed_name() -> None:
 def test_the_manifests_of_the_fleet_refer_to_each_other() -> None:
     labels = pod("fleet")["metadata"]["labels"]
     deployment = manifest("fleet", "Deployment")
-    # With replicas, each apply would undo the autoscaler's changes.
+    # If the manifest set replicas, each apply would undo the autoscaler's changes.
     assert "replicas" not in deployment["spec"]
     scaler = manifest("fleet", "HorizontalPodAutoscaler")["spec"]
     assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert scaler["minReplicas"] >= 2
-    # A share of CPU refers to the requested CPU.
+    # The autoscaler's target is a percentage of the requested CPU.
     assert gateway("fleet")["resources"]["requests"]["cpu"]
     budget = manifest("fleet", "PodDisruptionBudget")["spec"]
     assert budget["selector"]["matchLabels"] == labels

@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 
 # The fields that the manifests use, from the types of Argo Rollouts 1.8
 # (pkg/apis/rollouts/v1alpha1) and the CRDs of Flagger 1.41 (artifacts/flagger/crd.yaml). Kubernetes
-# drops unknown fields silently. A type stands for a value, and a list for a list of such items.
+# drops unknown fields silently. A type stands for a value; a list has one entry for all items.
 TEMPLATES = [{"templateName": str}]
 ANALYSIS_ARGUMENT = {"name": str, "value": str, "valueFrom": {"podTemplateHashValue": str}}
 FIELDS: dict[str, Any] = {

@@ -70,7 +70,7 @@ class Store:
 
 
 class Harness:
-    """A gateway that mirrors requests from ``own`` to ``mirror``. ``twin`` is like ``own``."""
+    """A gateway that mirrors requests from ``own`` to ``mirror``. ``twin`` can measure noise."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Harness:
         await until(lambda: sum(self.results.values()) >= number)
 
     async def check_results(self, **expected: int) -> None:
-        """Wait for as many results as ``expected`` has, and compare them."""
+        """Wait for as many results as ``expected`` counts, and compare the counts."""
         await self.wait_for_results(sum(expected.values()))
         assert self.results == expected
 

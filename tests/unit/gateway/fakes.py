@@ -44,7 +44,7 @@ async def perform(
 
 
 class LineCodec:
-    """A request is ``infer MODEL VERSION ID`` or ``ready MODEL``; the response is a ``repr``."""
+    """A request is ``infer MODEL VERSION ID`` or ``ready MODEL``; its response is a ``repr``."""
 
     needs_profile = False
     needs_metadata = False

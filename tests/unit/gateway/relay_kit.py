@@ -366,7 +366,7 @@ class Stack:
         self.write(cut)
 
     def write(self, cut: int = -1) -> None:
-        """Send pending bytes of the client, at most ``cut``."""
+        """Send at most ``cut`` of the client's pending bytes, or all bytes for -1."""
         for part in self.client.take_output():
             self.unsent += part
         count = len(self.unsent) if cut < 0 else min(cut, len(self.unsent))
@@ -535,8 +535,8 @@ class Stack:
 
 
 def request_message(model: str, size: int = 4, kind: str = "raw") -> bytes:
-    """Return a ModelInferRequest with ``raw`` or ``typed`` contents, in a ``sequence``, for
-    ``classes`` or with a ``wrong`` data size, or return ``garbage`` that is not protobuf."""
+    """Return a ModelInferRequest with ``raw`` or ``typed`` contents, or of another ``kind``: a
+    ``sequence``, requested ``classes``, a ``wrong`` data size, or ``garbage`` (no protobuf)."""
     if kind == "garbage":
         return b"\xff" * size
     message = pb.ModelInferRequest(model_name=model, id="7")
@@ -751,7 +751,7 @@ def rest_response(key: str) -> bytes:
 
 
 class Pair:
-    """Two stacks, with and without relays, that take the same steps."""
+    """Two stacks that take the same steps, one with relays and one without."""
 
     def __init__(self, stack_type: type[Stack] = Stack, **options: Any) -> None:
         self.loop = VirtualLoop()
@@ -767,7 +767,7 @@ class Pair:
         self.compare()
 
     def compare(self) -> None:
-        """Check that both stacks have the same observations."""
+        """Check that the observable state of both stacks is the same."""
         relayed, in_tasks = (stack.observed() for stack in self.stacks)
         for name, value in relayed.items():
             assert value == in_tasks[name], name

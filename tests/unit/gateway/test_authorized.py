@@ -1,4 +1,4 @@
-"""The gateway, the frontends and the own services serve only authorized operations."""
+"""The gateway, its frontends and its services serve only authorized operations."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -105,7 +105,7 @@ async def test_permitted_operations_are_performed() -> None:
 
 
 async def test_an_inference_is_authorized_after_parsing() -> None:
-    """The summary may contain a different model name from the message."""
+    """The model name in the summary may differ from that in the message."""
     memory = Memory("b")
     created, context = gateway(memory), context_with(rule("m", "infer"))
     binding = created.bind("secret", "", context)
@@ -196,7 +196,7 @@ def test_a_route_with_headers_matches_requests_that_have_them() -> None:
     assert created.route_label("m", "2", {}) == "m"
 
 
-# ---- frontends and own services with an authorizer
+# ---- frontends and gateway services with an authorizer
 
 
 class FakeAuthorizer:

@@ -305,16 +305,16 @@ async def test_typed_contents_are_charged_while_they_are_held(datatype: Datatype
     )
     written = total_size(wire.message)
     assert memory.held == charged
-    assert written - 100 < charged <= written  # the names may be left out
+    assert written - 100 < charged <= written  # the charge may omit the names
 
 
 LONG = Tensor("O", Datatype.FP32, (300 * KIB,), b"\0\0\x80\x3e" * 300 * KIB)
-"""Its elements, 0.25, take more bytes as JSON than the shortest float."""
+"""Each element (0.25) takes more bytes in JSON than the shortest float does."""
 
 
 def _offload(limits: Limits = DEFAULT_LIMITS) -> tuple[CodecOffload[Any, Any], list[int], Any]:
-    """Return the offload of V2 REST without helpers, a list of the sizes of the responses that it
-    writes, and the function that writes them.
+    """Return the offload of V2 REST without helpers, a list, and a function that writes a response
+    and appends its size to the list.
     """
     codec: Any = plugins()["v2-rest"].create({})
     sizes: list[int] = []

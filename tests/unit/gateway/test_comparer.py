@@ -305,7 +305,7 @@ async def test_responses_of_the_mirrors_own_backend_are_not_compared() -> None:
     own_count = len(harness.own.requests)
     assert 25 < own_count < 75
     await harness.check_results(different=own_count)
-    # the mirror served the other requests, and got copies of those of ``own``
+    # the mirror served the other requests, and got copies of those that ``own`` served
     assert len(harness.mirror.requests) == 100
     renamed = Harness(split=[SplitTarget("mirror", 100.0, Rewrite("other"))])
     await renamed.infer()

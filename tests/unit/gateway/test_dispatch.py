@@ -1,4 +1,4 @@
-"""The choice of a frontend or an own service for a request, and the record of the request."""
+"""The choice of a frontend or gateway service for a request, and the record of the request."""
 
 import asyncio
 from types import SimpleNamespace

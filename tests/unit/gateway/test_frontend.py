@@ -1,4 +1,4 @@
-"""How a frontend passes requests through, translates or rejects them."""
+"""How a frontend passes through, translates or rejects requests."""
 
 from typing import Any
 

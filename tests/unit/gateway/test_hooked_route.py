@@ -193,7 +193,7 @@ async def test_a_blocked_hook_does_not_block_other_routes(monkeypatch: pytest.Mo
     async with serving({"before": "blocks", "timeout": "30s"}) as gateway:
         blocked = [asyncio.create_task(infer(gateway)) for _ in range(3)]
         await until(lambda: Hook.events)
-        # Another route of the same backend is served: the model refuses the name.
+        # A request on another route of the backend reaches the model, which rejects the name.
         with pytest.raises(GatewayError, match="unknown model 'other'"):
             await infer(gateway, request("other"))
         for task in blocked:

@@ -497,7 +497,7 @@ async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
 
 
 async def test_a_served_model_that_is_not_listed_is_ready() -> None:
-    """Such a model may be behind a gateway whose patterns cannot be listed."""
+    """A server that is itself a gateway cannot list the models that match its patterns."""
     gateway = build_gateway(Route("m", "b", "2"), backends=[IndexedBackend([], ready={("m", "2")})])
     for ready_only in (False, True):
         assert await index(gateway, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]

@@ -67,7 +67,7 @@ def unquoted(protocol: str, path: str, method: str = "GET") -> Any:
 
 
 def rpc(method: str, *fields: Any) -> Any:
-    """Encode ``fields``: pairs of a number and a text, or None for the name under test."""
+    """Encode ``fields``, pairs of a number and a text. The text None is the name under test."""
 
     def wire(name: str) -> RpcRequest:
         parts = (field(number, name if text is None else text) for number, text in fields)
@@ -222,7 +222,7 @@ async def test_ambiguous_tensor_names_are_rejected(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["../region", "r\0", "n" * 1025])
 async def test_ambiguous_region_names_are_rejected(name: str) -> None:
-    """The error names the region's name as the reason, and no backend receives the request."""
+    """The error says that the region's name is invalid, and no backend receives the request."""
     tensor = {"name": "I", "shape": [1], "datatype": "INT8"}
     tensor["parameters"] = {"shared_memory_region": name, "shared_memory_byte_size": 1}
     header = pb.InferRequestHeader(batch_size=1)

@@ -1,4 +1,4 @@
-"""Readiness checks run one at a time, are cached briefly and shared by all watchers."""
+"""Readiness checks run one at a time. Their results are cached briefly for all watchers."""
 
 import asyncio
 from collections.abc import Callable

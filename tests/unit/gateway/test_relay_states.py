@@ -88,7 +88,7 @@ class Relayed(RuleBasedStateMachine):
     )
     def build(self, endpoints: int, max_requests: int, is_legacy: bool, is_warm: bool) -> None:
         options = {"endpoints": endpoints, "max_requests": max_requests}
-        # Of the calls in one read, those that need a task are served last. The order decides about
+        # Of the calls in one read, those that need a task are served last. The order determines
         # endpoints, free slots and the numbers that the legacy API gives to requests.
         self.is_order_relevant = endpoints > 1 or max_requests > 0 or is_legacy
         self.is_legacy = is_legacy

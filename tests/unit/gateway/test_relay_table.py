@@ -1,4 +1,4 @@
-"""Relayed requests have the same results as tasks, need no task, are freed, and fail alone."""
+"""Relayed requests have the results of requests in tasks, are freed, and fail independently."""
 
 from __future__ import annotations
 

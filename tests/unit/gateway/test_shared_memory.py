@@ -357,7 +357,7 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
 
 
 async def test_a_key_may_omit_its_slash() -> None:
-    """The key is accepted in the form that shm_open accepts."""
+    """``shm_open`` accepts a key without a slash."""
     memory = SharedMemory(LIMITS, enabled=True)
     await memory.perform(replace(REGISTER, key=KEY[1:]), new_context())
     status = await memory.perform(SharedMemoryStatusRequest("r"), new_context())

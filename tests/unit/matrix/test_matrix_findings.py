@@ -54,7 +54,7 @@ def note_of(differences: Iterator[str]) -> str:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"outputs": ()}, ""),  # all outputs are requested without a list
+        ({"outputs": ()}, ""),  # without a list, all outputs are requested
         ({}, ""),
         ({"model": "theirs"}, ""),
         ({"version": ""}, "the version is not sent to the server"),

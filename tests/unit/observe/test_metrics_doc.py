@@ -47,7 +47,7 @@ def labels_of(collector: Collector, family: Metric) -> frozenset[str]:
 
 
 def unit_of(family: Metric) -> str:
-    """Return a family's unit; the library's process collector has it only in the name."""
+    """Return a family's unit; the library's process metrics have a unit only in their names."""
     if family.unit:
         return family.unit
     end = family.name.rpartition("_")[2]

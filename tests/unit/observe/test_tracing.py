@@ -302,7 +302,7 @@ async def test_a_failed_request_has_an_error_type(spans: Spans) -> None:
         with pytest.raises(GatewayError):
             await infer(gateway, "v2-rest", "unknown")
         request = await request_span(spans, "infer")
-        assert request.status.status_code is StatusCode.UNSET, "an error of the client"
+        assert request.status.status_code is StatusCode.UNSET, "it is a client's error"
         (route,) = (each for each in spans.children(id_of(request)) if each.name == "route")
         assert route.status.status_code is StatusCode.ERROR
 

@@ -137,7 +137,7 @@ async def test_a_failure_names_the_backend(
         with raises_kind(kind, f"backend 'py' .*{expected}") as caught:
             await infer(gateway, request())
         assert caught.value.origin is Origin.BACKEND
-        assert "hunter2" not in caught.value.public, "a client received the text of an exception"
+        assert "hunter2" not in caught.value.public, "the client gets no text of an exception"
         assert ("hunter2" in caplog.text) == (outcome == "raises")
 
 
@@ -184,7 +184,7 @@ async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory(
         with raises_kind(Kind.TIMEOUT, "'py' did not respond within"):
             await infer(gateway, request(40_000), RequestContext("test", memory=account))
         account.release()
-        assert admission.bytes == 320_000, "the memory of the thread's tensors was released"
+        assert admission.bytes == 320_000, "the thread's tensors stay charged"
         assert backend.concurrency_stats.in_use == 1
         expected = "the deadline passed while the request waited in the queue"
         with pytest.raises(GatewayError, match=expected):

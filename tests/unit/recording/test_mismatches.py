@@ -1,4 +1,4 @@
-"""Folders of inferences whose responses differ."""
+"""Folders of inferences that two servers answered differently."""
 
 from __future__ import annotations
 

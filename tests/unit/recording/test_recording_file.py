@@ -175,7 +175,7 @@ def test_a_record_over_the_limits_is_not_written(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return a file in which one record contains a recording, and the span of each frame."""
+    """Return a file and the spans of its frames. Its second record contains a recording."""
     folder = tmp_path_factory.mktemp("reference")
     inner = write_file(folder / "inner", *map(sample_exchange, range(2))).read_bytes()
     path = write_file(folder / "outer", sample_exchange(0), exchange_of(inner), sample_exchange(2))

@@ -114,8 +114,8 @@ def test_idle_times_do_not_count_for_the_estimate() -> None:
 
 @dataclass
 class Simulation:
-    """Requests that arrive, wait, are served, shed, cancelled or expire. ``outcomes`` counts how
-    often each request ended. A slot is never free while a request waits."""
+    """Requests arrive, wait, and are then served, shed or cancelled, or expire. ``outcomes`` counts
+    how often each request ended. A slot is never free while a request waits."""
 
     max_active: int
     max_waiting: int
@@ -124,7 +124,7 @@ class Simulation:
     served: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[int] = field(default_factory=Counter)
     waits: list[tuple[str, float, float]] = field(default_factory=list)
-    """The client, the estimated and the real wait of the requests that were served."""
+    """For each served request, the client, the estimated wait and the real wait."""
     on_served: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:

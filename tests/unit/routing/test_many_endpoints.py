@@ -43,7 +43,7 @@ class Simulation:
         self.clusters = [self._cluster(random.Random(i).random) for i in range(self.gateways)]
         self.requests: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
-        """Attempts on a dead endpoint, by full second."""
+        """Attempts on dead endpoints, by second."""
         self.lost: Counter[int] = Counter()
         """Requests whose attempts all failed."""
         self.request_count = 0

@@ -160,7 +160,7 @@ async def test_headers_that_identify_a_request_are_no_part_of_keys(
 async def test_responses_stay_obsolete_while_an_abandoned_load_may_continue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The client of a load leaves before the server has loaded the model."""
+    """The client that requests a load disconnects before the server has loaded the model."""
     monkeypatch.setattr(response_cache, "LATER_SECONDS", (0.0, 0.0))
     cache = ConfiguredCache(CacheConfig(), WorkerGroup())
     memory = cache.responses.memory

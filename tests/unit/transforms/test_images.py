@@ -32,7 +32,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def decode(tensor: Tensor, **settings: Any) -> npt.NDArray[Any]:
-    """Decode ``tensor`` as for a request, and check that the result is no larger than measured."""
+    """Decode ``tensor`` as for a request, and check the result's size against ``measure``."""
     step = DecodeImage(tensor="image", **settings)
     assert not step.find_problem(is_input=True)
     (group,) = RouteTransforms([step], (), batch=step.batch).input_groups

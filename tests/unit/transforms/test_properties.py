@@ -171,7 +171,7 @@ def _metadata(tensors: Mapping[str, Tensor]) -> tuple[TensorMetadata, ...]:
 
 
 def assert_agree(metadata: tuple[TensorMetadata, ...], tensors: Mapping[str, Tensor]) -> None:
-    """Assert that the tensors have the datatypes, shapes and sizes that fit ``metadata``."""
+    """Assert that names, datatypes, shapes and sizes of the tensors fit ``metadata``."""
     assert {each.name for each in metadata} == {tensor.name for tensor in tensors.values()}
     for each in metadata:
         tensor = tensors[each.name]
@@ -181,7 +181,7 @@ def assert_agree(metadata: tuple[TensorMetadata, ...], tensors: Mapping[str, Ten
 
 
 def run(transforms: RouteTransforms, tensors: Tensors, *, is_input: bool) -> dict[str, Tensor]:
-    """Run the groups of one side, and check that the tensors are no larger than measured."""
+    """Run the groups of one side, and check the sizes against ``measure``."""
     result = tuple(tensors.values())
     for group in transforms.input_groups if is_input else transforms.output_groups:
         sizes = group.measure(result)

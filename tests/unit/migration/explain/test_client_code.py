@@ -1,4 +1,4 @@
-"""Client programs of ``explain``. e2e/test_explain.py and peers/test_explained_code.py run some."""
+"""Client programs that ``explain`` prints. Tests of tests/e2e and tests/peers run some of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of models and tensors of an old and a new server, and the reasons against other pairs."""
+"""Pairs of an old and a new server's models and tensors, and reasons to reject other pairs."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_later_file_is_not_opened_before_its_first_inference(
 
     monkeypatch.setattr(entries, "read_recording", recording_reader)
     reader = read_entries([tmp_path / f"{start}" for start in (20, 10, 0)])
-    del opened[:]  # the files were opened to read their first times
+    del opened[:]  # each file was opened to read the time of its first record
     assert numbers(iter([next(reader) for _ in range(3)])) == ["0", "1", "2"]
     assert "20" not in opened
 

@@ -161,7 +161,7 @@ async def test_the_configuration_is_compared_with_its_file(harness: Harness) -> 
 
 async def test_a_file_that_has_not_changed_is_not_read(harness: Harness) -> None:
     def read() -> Config:
-        raise AssertionError("the file is read")
+        raise AssertionError("an unchanged file must not be read")
 
     harness.history.read_config, harness.history.have_files_changed = read, lambda: False
     assert (await harness.report("/console/config"))["diff"] == ""

@@ -55,7 +55,7 @@ def test_statistics_include_exited_processes() -> None:
     assert flow["backend_seconds"]["count"] == 3
     assert flow["seconds"]["sum"] == pytest.approx(0.06)
     assert (old["route"], old["seconds"]["buckets"][-2:]) == ("old", [[300.0, 0], [None, 1]])
-    assert statistics["totals"]["in_flight"] == 4, "counted for the running processes"
+    assert statistics["totals"]["in_flight"] == 4, "requests of running processes only"
 
 
 def test_errors_of_clients_are_counted_apart_from_failures() -> None:

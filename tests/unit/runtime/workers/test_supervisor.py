@@ -65,7 +65,7 @@ async def restarting(supervisor: Supervisor) -> AsyncIterator[None]:
 
 
 class SocketSupervisor(Supervisor):
-    """A supervisor that can bind its sockets without workers, and that keeps them in ``bound``."""
+    """A supervisor that can bind sockets without workers, and keeps the sockets in ``bound``."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, ConfigHistory())
