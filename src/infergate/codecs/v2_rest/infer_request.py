@@ -97,7 +97,8 @@ class RequestHeadCache(JsonHeadCache[tuple[RequestFields, frozenset[WireFeature]
     def read(
         self, body: MessageBody, limits: Limits
     ) -> tuple[RequestFields, frozenset[WireFeature]]:
-        """Read ``body``, if possible with a cached head. Result and errors are as without the cache."""
+        """Read ``body``, with a cached head if there is one. The cache changes neither the result
+        nor the errors."""
         split, head = self.find(body, limits)
         if head is None or split is None or body.binary is None:
             fields, features, binary_count = _read_fields(body, limits)
