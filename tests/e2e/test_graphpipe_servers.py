@@ -194,7 +194,15 @@ def test_graphpipes_own_client_through_the_gateway(gateway: Infergate) -> None:
     models = (*(f"id_{kind}" for kind in ARRAYS), "id_photo", "id_words")
     address = f"http://{gateway.http}/graphpipe/"
     report = graphpipe_report(dict.fromkeys(models, f"{address}new"))
-    for scenario in ("float32", "odd_floats", "photo", "strings", "scalar", "no_elements", "big"):
+    for scenario in (
+        "float32",
+        "special_floats",
+        "photo",
+        "strings",
+        "scalar",
+        "no_elements",
+        "big",
+    ):
         assert "ok" in report[scenario], (scenario, report[scenario])
 
 

@@ -104,8 +104,11 @@ def test_failed_requests_have_timelines_and_inputs(drill: Drill) -> None:
         if sample in failed or "backend" in phases:  # a late request may time out before it is sent
             assert phases["connect"] + phases["backend"] > 0
         assert sample["advice"]
-    shapes = {tuple(map(str, each.values())) for sample in failed for each in sample["inputs"]}
-    assert ("pixels", "FP32", "[2, 2]") in shapes
+    # The inputs of at most ten requests per second are read; this request is the first to fail.
+    failures = {each["request_id"]: each for each in drill.get("/console/state")["failures"]}
+    (pixels,) = failures[FIRST_FAILURE_ID]["inputs"]
+    assert tuple(map(str, pixels.values())) == ("pixels", "FP32", "[2, 2]")
+    assert all(each == pixels for sample in failed for each in sample["inputs"])
     timelines = [{each["phase"] for each in sample["phases"]} for sample in timed_out]
     assert any(phases >= {"parse", "queue", "backend"} for phases in timelines)
 
