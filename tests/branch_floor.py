@@ -1,5 +1,4 @@
-"""A pytest plugin that fails the run if the tests cover too few branches of the translating
-packages.
+"""A pytest plugin that fails the run if the tests cover too few branches of certain packages.
 
 It is loaded with ``-p branch_floor`` and needs coverage. Coverage makes Python several times
 slower, so it runs only during the tests of these packages and of the packages that use them most.

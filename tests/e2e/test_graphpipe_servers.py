@@ -118,7 +118,7 @@ def test_strings_of_any_bytes(triton_client: Client) -> None:
 
 
 def test_inputs_and_outputs_are_identified_by_name(triton_client: Client) -> None:
-    """The library's metadata lists tensors in reverse order."""
+    """graphpipe-py's metadata lists tensors in reverse order."""
     inputs = [triton_client.input("b", ONES, "FP32"), triton_client.input("a", 3 * ONES, "FP32")]
     all_outputs = triton_client.infer("sum", inputs)
     one_output = triton_client.infer("sum", inputs, outputs=[triton_client.output("difference")])

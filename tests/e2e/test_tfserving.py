@@ -362,7 +362,7 @@ routes:
 """Embedded models behind TensorFlow Serving's APIs, with the names of the example."""
 
 
-def test_the_example_before_servers_of_tensorflow_serving() -> None:
+def test_the_configuration_example_for_tensorflow_serving() -> None:
     """Test config/v2-to-tfserving.yaml."""
     file = EXAMPLE.with_name("v2-to-tfserving.yaml")
     _, _, config = file.read_text().partition("\nbackends:")

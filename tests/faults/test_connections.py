@@ -1,5 +1,5 @@
-"""Tests too many connections, and a process without free file descriptors. Accepted clients are
-served, other clients are disconnected, and the process neither spins nor exits."""
+"""Tests connections over the limit, and a process without free file descriptors. Accepted clients
+are served, other clients are disconnected, and the process neither spins nor exits."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_commands_print_the_output_shown(page: Path, tmp_path: Path) -> None:
 def check(page: Path, folder: Path, environment: Mapping[str, str] | None = None) -> None:
     blocks = [block for block in blocks_of(page) if may_run(block)]
     if not ALLOWED_NEEDS and not can_isolate_network():
-        pytest.skip("needs a network namespace: root, or user namespaces")
+        pytest.skip("needs a network namespace, which requires root or user namespaces")
     result = run(blocks, folder, () if ALLOWED_NEEDS else ISOLATED, environment)
     assert result.code == 0, (
         f"{name_of(page)}:{result.line}: exit code {result.code}\n{result.output}"

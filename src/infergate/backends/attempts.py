@@ -149,7 +149,7 @@ class Attempts:
 
     def begin_hedge(self) -> EndpointHandle | None:
         """Return the endpoint for a hedge, or None if there is no other endpoint or the retry
-        budget is exhausted. The caller must release the budget."""
+        budget is exhausted. The caller must release the retry budget after the hedge."""
         handle = self._choose_other()
         if handle is None:
             return None

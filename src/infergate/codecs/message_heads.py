@@ -44,8 +44,8 @@ class MessageHeadCache(Generic[T]):
         head."""
         self._byte_weight: Final = byte_weight
         self.entries: Final = GenerationalCache[bytes, T](MAX_WEIGHT // _ENTRY_WEIGHT, MAX_WEIGHT)
-        """The newer entries, by head. Callers look up a head here before they call ``get``, which
-        saves most calls of ``get``."""
+        """The entries by head. A lookup in the newer generation before ``get`` saves most calls of
+        ``get``."""
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:

@@ -55,8 +55,8 @@ class CodecOffload(Generic[Req, Resp]):
         )
         self._text_estimator: Final = None if offload is None else self._text_codec
         self.is_always_inline: Final = self._text_estimator is None
-        """Whether the event loop always handles a message first, because there are no helpers or
-        the codec does not estimate text."""
+        """Whether the event loop starts every message itself, because there are no helpers or the
+        codec does not estimate text."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
         """The codec's method with ``limits``. The partial function is created once, because its
@@ -187,8 +187,8 @@ class CodecOffload(Generic[Req, Resp]):
         *,
         inline: bool,
     ) -> T:
-        """Complete ``partial`` with ``model``. ``inline`` means that the event loop has parsed
-        ``partial``; the event loop then completes a short request. Raises NeedsOffloadError."""
+        """Complete ``partial`` with ``model``. With ``inline`` (the event loop has parsed the
+        request), the event loop completes it if it is short. Raises NeedsOffloadError."""
         if self._offload is None or (inline and self.can_complete_inline(partial)):
             return partial.complete(model)
         return await self.run_in_helper(context, _complete, partial, model)

@@ -1,5 +1,5 @@
-"""Relayed requests and requests in tasks give the same bytes, statuses, metrics and log lines, for
-any interleaving of frames, resets, deadlines, server failures, drains and reloads."""
+"""Relayed requests produce the same bytes, statuses, metrics and log lines as requests in tasks,
+for any interleaving of frames, resets, deadlines, server failures, drains and reloads."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class Relayed(RuleBasedStateMachine):
     )
     def build(self, endpoints: int, max_requests: int, is_legacy: bool, is_warm: bool) -> None:
         options = {"endpoints": endpoints, "max_requests": max_requests}
-        # Of the calls in one read, those that need a task are served last. The order determines
-        # endpoints, free slots and the numbers that the legacy API gives to requests.
+        # If one read has several calls, the relaying stack begins those that need a task last.
+        # The order affects endpoints, free slots and the IDs of the legacy API.
         self.is_order_relevant = endpoints > 1 or max_requests > 0 or is_legacy
         self.is_legacy = is_legacy
         if self.is_http:
@@ -166,7 +166,7 @@ class Relayed(RuleBasedStateMachine):
     def answer(self, data: st.DataObject) -> None:
         kind = data.draw(st.sampled_from(self.answers))
         pending = sorted(self.pair.stacks[0].pending)
-        # Of the calls that end together, those in a task get the last ids of the legacy API.
+        # If several calls end at once, those in a task get the last IDs of the legacy API.
         assume(not (self.is_legacy and kind in {"lost", "goaway"} and len(pending) > 1))
         key = data.draw(st.sampled_from(pending))
         self._on_stacks("answer", key, kind)
@@ -219,7 +219,7 @@ class RelayedHttp(Relayed):
 
 
 class RelayedTranslations(RelayedHttp):
-    """The same steps with clients of HTTP/1.1 and servers of gRPC."""
+    """The same steps with HTTP/1.1 clients and gRPC servers."""
 
     http_stack = TranslatedStack
     has_helpers = True

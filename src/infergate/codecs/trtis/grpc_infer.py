@@ -181,8 +181,8 @@ def split_inputs(
 
 
 def split_outputs(raw: Sequence[Buffer], sizes: Sequence[int | None]) -> Sequence[Buffer]:
-    """Assign an entry to each output. Outputs with classes and outputs in shared memory have empty
-    entries. Raises BACKEND_GARBAGE."""
+    """Return ``raw``, which has an entry for each output. Entries of outputs with classes or in
+    shared memory are empty. Raises BACKEND_GARBAGE."""
     if len(raw) != len(sizes):
         raise backend_garbage(f"it has {len(raw)} raw_output entries for {len(sizes)} outputs")
     return raw

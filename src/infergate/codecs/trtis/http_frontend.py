@@ -1,7 +1,7 @@
 """Parses requests of HTTP clients and builds the responses.
 
-A response has the header NV-Status if legacy servers have a handler for the request and, for an
-inference, can parse NV-InferRequest. The response to an inference then also has NV-InferResponse,
+A response has the header NV-Status, except if no handler of legacy servers matches the request or
+if NV-InferRequest cannot be parsed. The response to an inference then also has NV-InferResponse,
 which contains only the id if the inference failed. The HTTP status is always 200, 400 or 405.
 Headers have the spelling and the order of legacy servers.
 """

@@ -1,6 +1,6 @@
 """Converts between canonical operations and the messages that load and unload models.
 
-KServe's messages hold only the model's name, which is field 1. In the messages of other servers,
+KServe's requests hold only the model's name, which is field 1. In the requests of other servers,
 field 1 is the repository's name. No client sends a repository without a model, so a request that
 has only field 1 comes from a KServe client and gets KServe's response."""
 

@@ -3,7 +3,7 @@ name, datatype and shape of the tensor.
 
 If the first dimension and another dimension are variable, the first dimension is the batch
 dimension and is set to 1. The length of the body determines the remaining variable dimension. BYTES
-data is one element without its length prefix. The source is the V2 binary tensor data extension."""
+data is one element without its length prefix. See V2's binary tensor data extension."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ case, punctuation or a suffix such as ``:0`` count as equal unless an identical 
 variable). Two shapes are compatible if they have the same number of dimensions, and each pair of
 dimensions is equal or contains a -1. The gateway does not add or remove dimensions. An empty shape
 matches any shape, because some servers report no shapes.
-*Rule 3.* A model is paired by its name. If no name matches, and only one model has such tensors,
-the model is paired by its tensors."""
+*Rule 3.* A model is paired by its name. If no name matches, it is paired with the only model whose
+tensors match its own tensors."""
 
 from __future__ import annotations
 

@@ -282,8 +282,8 @@ class Replayer:
 
 
 def _are_outputs(names: Sequence[str], exchange: Exchange) -> bool:
-    """Return whether all redacted tensors are recorded outputs, so that the request is complete. A
-    removed tensor may have been an input."""
+    """Return whether every redacted tensor is a recorded output. Otherwise it may have been an
+    input, which the recorded request would lack."""
     responses = exchange.outcome.responses
     outputs = {tensor.name for response in responses for tensor in response.outputs}
     return outputs.issuperset(names) and not any(
