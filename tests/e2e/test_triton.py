@@ -170,7 +170,7 @@ def test_the_server_classifies(triton_client: Client, backend: str) -> None:
 
 
 def classes(answer: Any, name: str) -> Any:
-    """Return the class strings of an output: JSON has str, and binary data has bytes."""
+    """Return the class strings of an output, which tritonclient reads as str or bytes, as str."""
     array = answer.as_numpy(name)
     return np.vectorize(lambda x: x if isinstance(x, str) else x.decode(), otypes=[object])(array)
 
@@ -203,7 +203,7 @@ def test_computed_classes_equal_tritons(triton_client: Client, backend: str) -> 
 
 
 def test_a_raw_binary_request(gateway: Infergate) -> None:
-    """The request passes through over REST. Over gRPC, metadata completes it."""
+    """For servers without raw requests, infergate adds the input from the model's metadata."""
     data = np.array([1, 2.5], np.float32).tobytes()
     for backend in (*BACKENDS, "plain-rest"):
         headers = {"Inference-Header-Content-Length": "0"}
@@ -359,7 +359,7 @@ def test_http_compression_both_ways(gateway: Infergate, backend: str, algorithm:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fifty_concurrent_requests(gateway: Infergate, backend: str) -> None:
-    """tritonclient's own async calls send 50 concurrent requests over both protocols."""
+    """tritonclient's asynchronous calls send 50 requests over each protocol."""
     arrays = [np.array([i, i + 1], np.float32) for i in range(50)]
     with tritonclient.http.InferenceServerClient(gateway.http, concurrency=10) as http:
         pending = []
