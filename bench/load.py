@@ -1,8 +1,8 @@
-"""Generates load with h2load, which is written in C, sends HTTP/1.1 and gRPC, and logs the time of
+"""Generates load with h2load, a compiled program that sends HTTP/1.1 and gRPC, and logs the time of
 every request.
 
 A generator in Python would be the bottleneck for tiny requests. h2load does not read gRPC's
-trailers, so every run is verified by its number of bytes.
+trailers, so the number of received bytes verifies a run.
 
 Where the headers of real clients matter, programs with gRPC libraries replace h2load. They take
 ADDRESS METHOD BODY_FILE RESPONSE_SIZE COUNT CONNECTIONS RATE LOG_FILE. Each program prints a line
@@ -91,7 +91,7 @@ class Pace:
 @dataclass(frozen=True)
 class Measured:
     """The result of one run. ``times_ms`` are the requests' durations at PERCENTILES. CPU is in
-    microseconds per request, separately for the proxy and for all servers together."""
+    microseconds per request: of the proxy, and of the proxy and the server together."""
 
     requests: int
     per_second: float
@@ -212,9 +212,9 @@ def latencies_ms(times: Sequence[tuple[int, int]], rate: int) -> list[float]:
     """Return the duration of each request in milliseconds. ``times`` are starts and ends in
     microseconds, in order.
 
-    Over HTTP/1.1, h2load sends a request only after the earlier response. In a paced run, such a
-    request counts from its scheduled time, so that occasional delays are not hidden. Delays of
-    h2load's own clock are not counted."""
+    Over HTTP/1.1, h2load sends a request only after the previous response. In a paced run, the time
+    of a request that this delays is measured from its scheduled time, so that occasional delays are
+    not hidden. Delays of h2load's own clock are not counted."""
     latencies = []
     first, previous_end = times[0][0], 0
     for number, (start, end) in enumerate(times):

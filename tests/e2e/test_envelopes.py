@@ -276,41 +276,41 @@ def test_vertex_instances(rows_gateway: Infergate) -> None:
 
 
 @pytest.fixture(scope="module")
-def before_triton(triton: Triton) -> Iterator[Infergate]:
+def triton_gateway(triton: Triton) -> Iterator[Infergate]:
     config = BEFORE_TRITON.format(http=triton.http, grpc=triton.grpc)
     with started_infergate(config, LISTENERS.replace("SIMPLE", "rest.simple")) as running:
         yield running
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc"])
-def test_tritons_models_in_both_clouds(before_triton: Infergate, backend: str) -> None:
+def test_tritons_models_in_both_clouds(triton_gateway: Infergate, backend: str) -> None:
     model = f"{backend}.simple"
-    check_simple(before_triton, f"/models/{model}/invoke", SAGEMAKER_TYPE, {})
-    check_simple(before_triton, PREDICT, VERTEX_TYPE, {REDIRECT: f"v2/models/{model}/infer"})
+    check_simple(triton_gateway, f"/models/{model}/invoke", SAGEMAKER_TYPE, {})
+    check_simple(triton_gateway, PREDICT, VERTEX_TYPE, {REDIRECT: f"v2/models/{model}/infer"})
 
 
-def test_messages_pass_through_to_triton(before_triton: Infergate) -> None:
-    check_simple(before_triton, "/invocations", SAGEMAKER_TYPE, {})
+def test_messages_pass_through_to_triton(triton_gateway: Infergate) -> None:
+    check_simple(triton_gateway, "/invocations", SAGEMAKER_TYPE, {})
     until(
-        lambda: '"pipeline":"forward"' in before_triton.log.read_text(),
+        lambda: '"pipeline":"forward"' in triton_gateway.log.read_text(),
         "the message is passed through",
     )
 
 
 @pytest.mark.parametrize("backend", ["rest", "grpc"])
-def test_embeddings_from_triton(before_triton: Infergate, backend: str) -> None:
+def test_embeddings_from_triton(triton_gateway: Infergate, backend: str) -> None:
     body = {"model": f"{backend}.embed", "input": ["a red house", "größe"]}
-    response = send(before_triton, "/v1/embeddings", body)
+    response = send(triton_gateway, "/v1/embeddings", body)
     assert vectors(response) == [[11, 5, 3, 1], [7, 1, 1, 1]]
     assert response.json["usage"]["total_tokens"] == 4
     assert response.json["model"] == f"{backend}.embed"
 
 
-def test_a_model_is_loaded_and_unloaded(before_triton: Infergate) -> None:
+def test_a_model_is_loaded_and_unloaded(triton_gateway: Infergate) -> None:
     load = {"model_name": "rest.id_INT8", "url": "/opt/ml/models/id_INT8/model"}
-    assert send(before_triton, "/models/rest.id_INT8", method="DELETE").status == 200
-    assert send(before_triton, "/models/rest.id_INT8").status == 404
-    assert send(before_triton, "/models", load).status == 200
-    assert send(before_triton, "/models/rest.id_INT8").status == 200
-    unknown = send(before_triton, "/models", {"model_name": "rest.nosuch", "url": ""})
+    assert send(triton_gateway, "/models/rest.id_INT8", method="DELETE").status == 200
+    assert send(triton_gateway, "/models/rest.id_INT8").status == 404
+    assert send(triton_gateway, "/models", load).status == 200
+    assert send(triton_gateway, "/models/rest.id_INT8").status == 200
+    unknown = send(triton_gateway, "/models", {"model_name": "rest.nosuch", "url": ""})
     assert unknown.status >= 400

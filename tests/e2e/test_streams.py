@@ -1,6 +1,6 @@
 """Tests gRPC streams through infergate to the embedded models, a real Triton and a real MLServer.
 
-The fixture ``before_triton`` serves Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M``
+The fixture ``triton_gateway`` serves Triton's models as ``triton.M`` over V2 gRPC and as ``rest.M``
 over V2 REST, and ``before_mlserver`` serves MLServer's models as ``mlserver.M``."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def embedded() -> Iterator[Infergate]:
 
 
 @pytest.fixture(scope="module")
-def before_triton(triton: Triton) -> Iterator[Infergate]:
+def triton_gateway(triton: Triton) -> Iterator[Infergate]:
     with started_infergate(TRITON.format(triton=triton)) as running:
         yield running
         assert logged_bugs(running) == ""
@@ -91,7 +91,7 @@ def before_mlserver(mlserver: MLServer) -> Iterator[Infergate]:
 @pytest.fixture(params=["embedded", pytest.param("triton", marks=pytest.mark.triton)])
 def gateway(request: pytest.FixtureRequest) -> Infergate:
     """Serve ``repeat``, ``quick``, ``simple`` and ``accumulate``, embedded or in Triton."""
-    name = "before_triton" if request.param == "triton" else request.param
+    name = "triton_gateway" if request.param == "triton" else request.param
     running: Infergate = request.getfixturevalue(name)
     return running
 
@@ -269,8 +269,8 @@ def test_client_errors_have_the_status_invalid_argument(
 
 
 @pytest.mark.parametrize("route", ["triton", "rest"])
-def test_unknown_models_have_the_status_not_found(before_triton: Infergate, route: str) -> None:
-    with streaming(before_triton, headers={"triton_grpc_error": "true"}) as stream:
+def test_unknown_models_have_the_status_not_found(triton_gateway: Infergate, route: str) -> None:
+    with streaming(triton_gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(f"{route}.nosuch", [])
         with pytest.raises(InferenceServerException) as caught:
             stream.next()
@@ -349,9 +349,9 @@ def results_of_twenty_requests(gateway: Infergate, model: str) -> list[Any]:
 
 @pytest.mark.parametrize("model", ["triton.id_INT32", "rest.id_INT32"])
 def test_single_responses_keep_their_order_and_are_final(
-    before_triton: Infergate, model: str
+    triton_gateway: Infergate, model: str
 ) -> None:
-    results = results_of_twenty_requests(before_triton, model)
+    results = results_of_twenty_requests(triton_gateway, model)
     assert [result.get_response().id for result in results] == [str(value) for value in range(20)]
     assert all(map(final, results))
 
@@ -453,7 +453,7 @@ def test_backend_headers_are_returned_at_the_end_of_the_stream() -> None:
     assert metadata in ({"x-first": each, "x-last": each} for each in ("one", "two"))
 
 
-def test_streams_equal_those_of_triton(before_triton: Infergate, triton: Triton) -> None:
+def test_streams_equal_those_of_triton(triton_gateway: Infergate, triton: Triton) -> None:
     """Messages are equal, except for the prefix of the model's name."""
 
     def stream(address: str, flag: bool) -> list[Any]:
@@ -461,7 +461,7 @@ def test_streams_equal_those_of_triton(before_triton: Infergate, triton: Triton)
             repeat_message(3, wait=True, id="i", model_name="repeat_int32")
         )
         message.parameters["triton_enable_empty_final_response"].bool_param = flag
-        if address == before_triton.grpc:
+        if address == triton_gateway.grpc:
             message.model_name = "triton.repeat_int32"
         with channel(address) as rpc_channel:
             responses = rpc_channel.stream_stream(METHOD)(
@@ -473,10 +473,10 @@ def test_streams_equal_those_of_triton(before_triton: Infergate, triton: Triton)
         return parsed
 
     for flag in (False, True):
-        assert stream(before_triton.grpc, flag) == stream(triton.grpc, flag)
+        assert stream(triton_gateway.grpc, flag) == stream(triton.grpc, flag)
 
 
-def test_a_disconnected_client_cancels_in_triton(before_triton: Infergate) -> None:
+def test_a_disconnected_client_cancels_in_triton(triton_gateway: Infergate) -> None:
     def slow(seconds: float) -> list[Any]:
         return [
             tensor("INPUT0", np.ones(1, np.int32)),
@@ -484,18 +484,18 @@ def test_a_disconnected_client_cancels_in_triton(before_triton: Infergate) -> No
         ]
 
     def cancelled_count() -> int:
-        with streaming(before_triton) as stream:
+        with streaming(triton_gateway) as stream:
             stream.client.async_stream_infer("triton.slow", slow(0))
             return int(stream.next().as_numpy("CANCELLED")[0])
 
     before = cancelled_count()
-    with streaming(before_triton) as stream:
+    with streaming(triton_gateway) as stream:
         stream.client.async_stream_infer("triton.slow", slow(SECONDS))
         stream.repeat(1)
         stream.next()  # the first request has been sent by now
     until(lambda: cancelled_count() == before + 1, "Triton cancels the request")
     until(
-        lambda: counted(before_triton, operation="stream_infer", outcome="cancelled") >= 1,
+        lambda: counted(triton_gateway, operation="stream_infer", outcome="cancelled") >= 1,
         "the metrics count the cancelled stream",
     )
 

@@ -260,7 +260,7 @@ routes:
 
 
 @pytest.fixture(scope="module")
-def before_triton(triton: Triton) -> Iterator[Infergate]:
+def triton_gateway(triton: Triton) -> Iterator[Infergate]:
     with started_infergate(TRITON.format(grpc=triton.grpc)) as gateway:
         with channel(gateway.grpc) as rpc_channel:
             assert call(rpc_channel, slow_message("grpc.slow", 0)).code is grpc.StatusCode.OK
@@ -305,19 +305,19 @@ def queue_a_probe(triton: Triton, direct: grpc.Channel) -> grpc.Future:
             return probe
 
 
-def test_a_client_deadline_cancels_in_triton(before_triton: Infergate, triton: Triton) -> None:
-    before, abandoned_before = cancelled(triton), abandoned(before_triton)
-    with channel(before_triton.grpc) as rpc_channel:
+def test_a_client_deadline_cancels_in_triton(triton_gateway: Infergate, triton: Triton) -> None:
+    before, abandoned_before = cancelled(triton), abandoned(triton_gateway)
+    with channel(triton_gateway.grpc) as rpc_channel:
         status = call(rpc_channel, slow_message("grpc.slow", LONG), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     until(lambda: cancelled(triton) == before + 1, "Triton reports the cancellation")
-    until(lambda: abandoned(before_triton) == abandoned_before + 1, "the request is counted")
+    until(lambda: abandoned(triton_gateway) == abandoned_before + 1, "the request is counted")
 
 
-def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Triton) -> None:
+def test_a_route_timeout_cancels_in_triton(triton_gateway: Infergate, triton: Triton) -> None:
     before = cancelled(triton)
-    timeout = rises(before_triton, REQUESTS, outcome="timeout")
-    with timeout, channel(before_triton.grpc) as rpc_channel:
+    timeout = rises(triton_gateway, REQUESTS, outcome="timeout")
+    with timeout, channel(triton_gateway.grpc) as rpc_channel:
         status = call(rpc_channel, slow_message("grpc.short", LONG), timeout=LONG)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
     until(lambda: cancelled(triton) == before + 1, "Triton reports the cancellation")
@@ -325,17 +325,17 @@ def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Tri
 
 @pytest.mark.parametrize("frontend", ["http", "grpc"])
 def test_a_client_disconnect_cancels_in_triton(
-    before_triton: Infergate, triton: Triton, frontend: str
+    triton_gateway: Infergate, triton: Triton, frontend: str
 ) -> None:
     """The backend is connected over gRPC, because Triton's REST server does not notice that its
     client disconnects."""
     before = cancelled(triton)
     model = "grpc.slow"
     with (
-        rises(before_triton, REQUESTS, outcome="cancelled"),
-        channel(before_triton.grpc) as rpc_channel,
+        rises(triton_gateway, REQUESTS, outcome="cancelled"),
+        channel(triton_gateway.grpc) as rpc_channel,
         channel(triton.grpc) as direct,
-        Client(before_triton.http) as client,
+        Client(triton_gateway.http) as client,
     ):
         if frontend == "grpc":
             pending = rpc_channel.unary_unary(INFER).future(slow_message(model, LONG), timeout=LONG)

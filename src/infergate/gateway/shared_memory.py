@@ -2,14 +2,14 @@
 
 For most backends, the gateway copies the inputs from the regions before it sends the request, and
 the outputs to the regions after it receives the response. A backend that reads regions itself
-receives every registration. Requests to this backend refer to the regions by name, unless the route
-casts datatypes.
+receives every registration. Requests to such a backend refer to the regions by name, unless the
+route casts datatypes.
 
 - The same limits apply to copied inputs as to messages: ``limits.body`` limits the copies of one
   request, and ``limits.in_flight_bytes`` limits all copies together.
 - Outputs must fit into their regions and must not overlap. All outputs are checked before the first
   output is written.
-- Every registration and unregistration is logged to ``infergate.audit``.
+- Every registration and unregistration by a client is logged to ``infergate.audit``.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_a_folder_without_mismatches_is_an_error(tmp_path: Path) -> None:
     ("text", "reason"),
     [("[", "is not JSON"), ("{}", "not a replay result"), ("[" * 10**5, "is not JSON")],
 )
-def test_a_file_that_is_no_result_is_an_error_with_its_name(
+def test_an_invalid_result_file_is_named_in_the_error(
     text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "result.json"

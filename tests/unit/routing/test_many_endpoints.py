@@ -29,8 +29,8 @@ ATTEMPTS = 2
 
 @dataclass
 class Simulation:
-    """``is_up`` returns whether an endpoint is up at a given time, and ``seconds`` its latency.
-    With ``checked``, gateways check endpoints every 5 s; otherwise, only requests reveal failures."""
+    """``is_up`` returns whether an endpoint is up at a given time, and ``seconds`` its latency. If
+    ``checked``, gateways check endpoints every 5 s; otherwise, only requests reveal failures."""
 
     is_up: Callable[[int, float], bool]
     seconds: Callable[[int], float] = lambda _: 0.02

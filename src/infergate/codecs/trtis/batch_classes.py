@@ -48,7 +48,7 @@ def _write_row(classes: Any, name: str, elements: Sequence[bytes]) -> None:
             ) from None
         if not 0 <= class_index <= _MAX_INDEX:
             raise backend_garbage(f"output '{name}' has a class whose index is out of range")
-        # Servers omit a value of 0 or -0.
+        # Protobuf would write -0, which servers omit as they omit 0.
         classes.add(idx=class_index, value=score or 0.0, label=label[0] if label else "")
 
 

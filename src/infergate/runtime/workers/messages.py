@@ -13,7 +13,7 @@ from infergate.transport.base import Address
 
 SocketLayout = tuple[tuple[Address, int], ...]
 """Each address with the number of its descriptors, which are sent over a second socket pair. The
-first descriptor of an address is the memory with the workers' loads; the other descriptors are its
+first descriptor of an address refers to the memory with the workers' loads, and the others to its
 sockets."""
 
 

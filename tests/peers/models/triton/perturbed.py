@@ -1,6 +1,6 @@
 """Returns INPUT0 as SCORES, and the position of its maximum as LABEL.
 
-In a server with the environment variable PERTURBED, CHANGE names the error of this server:
+The input CHANGE selects an error, but only in servers with the environment variable PERTURBED:
 "1e-6" or "1e-3" is added to the first score, "swapped" exchanges the two largest scores, "nan"
 replaces the last score with NaN, "datatype" returns FP64, "missing" omits LABEL, and "broken" adds
 0.1 to all scores. All servers add random noise of up to 1e-3 for "noise" and "broken noise".

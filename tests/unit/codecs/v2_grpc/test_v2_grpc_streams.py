@@ -131,7 +131,7 @@ def test_a_stream_request_equals_a_unary_one() -> None:
 
 
 @pytest.mark.parametrize("decoupled", [True, False, None])
-def test_only_a_model_with_one_response_gets_no_stream_request(
+def test_triton_gets_no_stream_request_for_a_model_with_one_response(
     decoupled: bool | None,
 ) -> None:
     assert TRITON.streams_need_metadata(profiles.TRITON)
