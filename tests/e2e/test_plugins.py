@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,10 +77,15 @@ def test_failures_name_the_plugin_and_affect_no_other_request(gateway: Infergate
         }
         responses = [infer(gateway) for _ in range(5)]
         results = {case: {each.result() for each in calls} for case, calls in failing.items()}
-    assert results == {
-        "hangs": {(504, "backend 'hangs' did not respond within 0.2 seconds")},
+    # On a busy machine, less than the timeout of 0.2 s is left when the plug-in is called.
+    seconds = re.compile(r"0\.[012]\d* seconds")
+    assert {
+        case: {(status, seconds.sub("N seconds", error)) for status, error in errors}
+        for case, errors in results.items()
+    } == {
+        "hangs": {(504, "backend 'hangs' did not respond within N seconds")},
         "rejects": {(403, "not today")},
-        "blocks": {(504, "hook 'blocks' did not respond within 0.2 seconds")},
+        "blocks": {(504, "hook 'blocks' did not respond within N seconds")},
     }
     assert {status for status, _ in responses} == {200}
     metrics = gateway.metrics()
