@@ -15,6 +15,7 @@ from infergate.codecs.base import Codec, Profile, SupportsLongText, SupportsStre
 from infergate.core.accounting import (
     WriteReservation,
     body_parts,
+    body_size,
     charge_tensors,
     estimate_read_bytes,
     needs_accounting,
@@ -26,7 +27,6 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
-from infergate.core.wire import total_size
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -70,7 +70,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
             return self._codec.build_request(operation, profile, model)
         with WriteReservation(max_bytes, context.memory) as allocation:
             wire = self._codec.build_request(operation, profile, model)
-        allocation.settle(total_size(body_parts(wire)))
+        allocation.settle(body_size(wire))
         return wire
 
     async def write_request(
@@ -93,7 +93,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         with nullcontext() if is_short else WriteReservation(max_bytes, context.memory) as writing:
             wire: Req = await self._run_in_helper(context, cost, build, operation, profile, model)
         if writing is not None:
-            writing.settle(total_size(body_parts(wire)))
+            writing.settle(body_size(wire))
         return wire
 
     # ---- responses
@@ -160,7 +160,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         context: RequestContext,
         model: ModelMetadata | None,
     ) -> T:
-        cost = total_size(body_parts(response))
+        cost = body_size(response)
         codec = self._text_codec
         json_bytes = 0 if codec is None else codec.json_bytes(response, self._limits.json)
         try:

@@ -9,7 +9,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES, MemoryAccount
 from infergate.core.tensor import Buffer, Tensor
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 READ_EXPANSION: Final = 4
 """Reading a message allocates at most this many times its size."""
@@ -24,6 +24,11 @@ def body_parts(wire: Any) -> Sequence[Buffer]:
         wire.body if isinstance(wire, (HttpRequest, HttpResponse)) else wire.message
     )
     return body
+
+
+def body_size(wire: Any) -> int:
+    """Return the size in bytes of the body or message of ``wire``."""
+    return total_size(body_parts(wire))
 
 
 def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:

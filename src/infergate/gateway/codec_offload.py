@@ -24,7 +24,7 @@ from infergate.codecs.base import (
 from infergate.core.accounting import (
     JSON_EXPANSION,
     WriteReservation,
-    body_parts,
+    body_size,
     check_response_size,
     estimate_read_bytes,
 )
@@ -105,7 +105,7 @@ class CodecOffload(Generic[Req, Resp]):
                 wire = await self.build_in_helper(context, build, response, parsed)
         if reservation is None:
             return wire, 0
-        written = total_size(body_parts(wire))
+        written = body_size(wire)
         charged = reservation.settle(written)
         check_response_size(written, self.limits)
         return wire, charged
@@ -143,14 +143,12 @@ class CodecOffload(Generic[Req, Resp]):
             return message.text_bytes
         estimator, max_bytes = self._text_estimator, self.limits.body
         if estimator is None:
-            return total_size(body_parts(message))
+            return body_size(message)
         if isinstance(message, Response):
             return estimator.response_text_bytes(message, arguments[0])
         if isinstance(message, HttpResponse):
             return min(estimator.rewrite_bytes(message, arguments[0]), max_bytes)
-        return min(
-            max(estimator.request_text_bytes(message), total_size(body_parts(message))), max_bytes
-        )
+        return min(max(estimator.request_text_bytes(message), body_size(message)), max_bytes)
 
     def _allocated_bytes(self, message: Any, cost: int) -> int:
         """Return the number of bytes that a helper allocates to process ``cost`` bytes of

@@ -188,7 +188,7 @@ class TrafficSplit:
     ) -> None:
         mirror = self._mirror
         if kept is not None:
-            if self._is_served_by_mirror(kept.target):
+            if self._equals_mirror(kept.target):
                 kept.release()  # comparing a server with itself proves nothing
             else:
                 self._send_compared(kept)
@@ -203,14 +203,14 @@ class TrafficSplit:
             send = _discard_stream if is_stream else RoutePlan.infer
             self._mirror_sender.send(request, size, partial(send, mirror, request, child), memory)
 
-    def _is_served_by_mirror(self, target: RoutePlan | None) -> bool:
+    def _equals_mirror(self, target: RoutePlan | None) -> bool:
         """Return whether ``target`` has the mirror's backend and names. The result is false for the
         route's own backend, so that a mirror to the same backend measures the backend's noise."""
         mirror = self._mirror
         if mirror is None or target is None or target is self._own:
             return False
-        served, mirrored = target.binding.route, mirror.binding.route
-        return (served.backend, served.rewrite) == (mirrored.backend, mirrored.rewrite)
+        route, mirror_route = target.binding.route, mirror.binding.route
+        return (route.backend, route.rewrite) == (mirror_route.backend, mirror_route.rewrite)
 
     def _send_compared(self, kept: KeptInference) -> None:
         """Send a copy of the inference to the mirror, and compare the responses."""

@@ -22,4 +22,4 @@ def make_layers(
         position: [layer for make in factories if (layer := make(route)) is not None]
         for position, route in enumerate(config.routes)
     }
-    return {position: of_route for position, of_route in layers.items() if of_route}
+    return {position: route_layers for position, route_layers in layers.items() if route_layers}

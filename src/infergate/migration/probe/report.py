@@ -92,9 +92,9 @@ def remarks(findings: ProbeFindings, model_names: Sequence[str]) -> Iterator[str
             more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
             text = ", ".join(map(one_line, names[:_MAX_NAMES]))
             yield f"{where}: {text}{more}: {one_line(problem)}"
-    served = {model.name for server in findings.servers for model in server.models}
+    available = {model.name for server in findings.servers for model in server.models}
     for name in model_names:
-        if name not in served:
+        if name not in available:
             yield f"model {one_line(name)}: no server serves it; check the name given with --model"
 
 

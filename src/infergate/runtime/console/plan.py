@@ -35,7 +35,7 @@ def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
         for index, listener in enumerate(config.listeners.graphpipe)
     }
     protocols = {
-        **{name: sorted(served) for name, served in compiled.listener_protocols(config).items()},
+        **{name: sorted(names) for name, names in compiled.listener_protocols(config).items()},
         **{name: [listener.protocol] for name, listener in model_listeners.items()},
     }
     return [
